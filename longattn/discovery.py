@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -15,8 +15,9 @@ T = TypeVar("T")
 
 
 @functools.cache
-def _discover(package: str, base: type[T]) -> MappingProxyType[str, type[T]]:
-    found: dict[str, type[T]] = {}
+def _discover(package: str, base: Hashable) -> MappingProxyType[str, type]:
+    assert isinstance(base, type)
+    found: dict[str, type] = {}
     for module_info in pkgutil.iter_modules(importlib.import_module(package).__path__):
         module = importlib.import_module(f"{package}.{module_info.name}")
         for name, value in vars(module).items():

@@ -1,0 +1,37 @@
+"""The base of patterns that decide block by block: all pairs of two blocks are visible, or none of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from longattn.patterns.base import NO_SCOPE, Pattern, Scope
+
+
+@dataclass(frozen=True)
+class BlockwisePattern(Pattern):
+    """A pattern of whole blocks of `natural_block_size` tokens."""
+
+    @property
+    @abstractmethod
+    def natural_block_size(self) -> int:
+        """Tokens per block."""
+
+    @abstractmethod
+    def sees_block(self, head: Tensor, query_block: Tensor, key_block: Tensor, length: int) -> Tensor:
+        """Return a bool tensor: does block `query_block` see `key_block` in a document of `length` tokens?"""
+
+    def sees(self, head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
+        size = self.natural_block_size
+        return self.sees_block(head, query // size, key // size, scope.length_of(query, key))
+
+    def hint(
+        self, head: Tensor, query_first: Tensor, query_last: Tensor, key_first: Tensor, key_last: Tensor, scope: Scope
+    ) -> tuple[Tensor, Tensor]:
+        size = self.natural_block_size
+        query_block, key_block = query_first // size, key_first // size
+        seen = self.sees_block(head, query_block, key_block, scope.length_of(query_last, key_last))
+        one_block = (query_last // size == query_block) & (key_last // size == key_block)
+        return seen | ~one_block, seen & one_block

@@ -1,0 +1,91 @@
+"""Patterns made of patterns: `a | b` sees what either sees, `a & b` what both see."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from longattn.errors import ConfigError
+from longattn.patterns.base import NO_SCOPE, Pattern, Scope, pattern_from_config
+
+
+@dataclass(frozen=True)
+class _Composed(Pattern):
+    parts: tuple[Pattern, ...]
+    """The patterns put together; nested ones of the same kind are laid flat."""
+
+    combine: ClassVar[Callable[[Any, Any], Any]]
+
+    def __post_init__(self) -> None:
+        flat: list[Pattern] = []
+        for part in self.parts:
+            if not isinstance(part, Pattern):
+                raise ConfigError(f"{type(self).__name__}: parts must be patterns, got {part!r}")
+            flat.extend(part.parts if isinstance(part, type(self)) else [part])
+        if not flat:
+            raise ConfigError(f"{type(self).__name__}: parts must hold at least one pattern, got none")
+        object.__setattr__(self, "parts", tuple(flat))
+
+    def _fold(self, values: list[Tensor]) -> Tensor:
+        folded: Tensor = functools.reduce(type(self).combine, values)
+        return folded
+
+    def sees(self, head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
+        return self._fold([part.sees(head, query, key, scope) for part in self.parts])
+
+    def hint(
+        self, head: Tensor, query_first: Tensor, query_last: Tensor, key_first: Tensor, key_last: Tensor, scope: Scope
+    ) -> tuple[Tensor, Tensor]:
+        hints = [part.hint(head, query_first, query_last, key_first, key_last, scope) for part in self.parts]
+        return self._fold([possible for possible, _ in hints]), self._fold([certain for _, certain in hints])
+
+    @property
+    def uses_globals(self) -> bool:
+        return any(part.uses_globals for part in self.parts)
+
+    @property
+    def depends_on_head(self) -> bool:
+        return any(part.depends_on_head for part in self.parts)
+
+    @property
+    def allows_cross_attention(self) -> bool:
+        return all(part.allows_cross_attention for part in self.parts)
+
+    @property
+    def natural_block_size(self) -> int | None:
+        sizes = {part.natural_block_size for part in self.parts} - {None}
+        return min(size for size in sizes if size is not None) if sizes else None
+
+    def for_layer(self, index: int) -> Self:
+        return dataclasses.replace(self, parts=tuple(part.for_layer(index) for part in self.parts))
+
+    def check_length(self, length: int) -> None:
+        for part in self.parts:
+            part.check_length(length)
+
+    def to_config(self) -> dict[str, Any]:
+        return {"class": type(self).__name__, "parts": [part.to_config() for part in self.parts]}
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        return cls(tuple(pattern_from_config(part) for part in fields["parts"]))
+
+
+@dataclass(frozen=True)
+class Union(_Composed):
+    """A pair is visible where any part sees it."""
+
+    combine = operator.or_
+
+
+@dataclass(frozen=True)
+class Intersection(_Composed):
+    """A pair is visible where every part sees it."""
+
+    combine = operator.and_
