@@ -1,0 +1,5 @@
+"""Offline corpora: documents that are on the machine already; one class in one file each."""
+
+from longattn.data.corpora.base import Corpus, Document, corpora
+
+__all__ = ["Corpus", "Document", "corpora"]

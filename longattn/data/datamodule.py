@@ -1,0 +1,352 @@
+"""Documents as batches for a Lightning trainer, or for a plain loop."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import datasets
+import lightning.pytorch as pl
+import torch
+
+from longattn.data.collate import Collator, GlobalTokens
+from longattn.data.loader import BatchLoader, WindowRows
+from longattn.data.masking import Masking
+from longattn.data.preparation import Preparation
+from longattn.data.sampler import BatchShape, EvaluationSampler, LabelCounts, TrainingSampler
+from longattn.data.sources import Source
+from longattn.data.tasks import Task, TaskSettings, task_class
+from longattn.data.token_store import TokenStore
+from longattn.data.tokenizer import Tokenizer, load_tokenizer
+from longattn.data.tokenizer_training import TokenizerTraining
+from longattn.data.windows import LongDocuments, Windowing, Windows, cut
+from longattn.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a part of the data holds."""
+
+    documents: int
+    """Documents, the empty ones included."""
+
+    empty_documents: int
+    """Documents without a token; they are left out."""
+
+    long_documents: int
+    """Documents longer than max_length."""
+
+    windows: int
+    """Rows per epoch."""
+
+    tokens: int
+    """Tokens of text, before cutting, special tokens not counted."""
+
+    truncated_tokens: int
+    """Tokens that no row holds."""
+
+    unigram_entropy: float
+    """Nats per token that a guess by frequency loses: a model that uses the context must be below."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A split, ready to be read."""
+
+    store: TokenStore
+    windows: Windows
+    statistics: Statistics
+    label_counts: LabelCounts
+    rows: WindowRows
+
+
+class TextDataModule(pl.LightningDataModule):
+    """Documents from anywhere, tokenised once, cut to max_length, in batches of like length.
+
+    After `setup`: `tokenizer`, `vocab_size`, `statistics` and `validation_statistics`. Which documents make up a global
+    batch, and what each is given to train on, depends on `seed`, the epoch and the global batch size alone.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        name: str | None = None,
+        data_files: str | list[str] | dict[str, str | list[str]] | None = None,
+        split: str = "train",
+        validation_split: str | None = None,
+        validation_fraction: float = 0.05,
+        test_split: str | None = None,
+        text_column: str = "text",
+        label_column: str | None = None,
+        minimum_characters: int | None = None,
+        maximum_documents: int | None = None,
+        tokenizer: str | None = None,
+        tokenizer_training: TokenizerTraining = TokenizerTraining(),  # noqa: B008 - frozen, and jsonargparse shows it
+        task: str = "masked_language_model",
+        masking: Masking = Masking(),  # noqa: B008
+        max_length: int = 4096,
+        long_documents: LongDocuments = "windows",
+        stride: int = 0,
+        global_tokens: Literal["auto", "none", "first"] = "auto",
+        batch_size: int = 1,
+        evaluation_batch_size: int | None = None,
+        bucket_batches: int = 32,
+        pad_to_multiple_of: int = 8,
+        seed: int = 0,
+        num_workers: int = 0,
+        cache_dir: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        """Check the settings; nothing is read yet.
+
+        Args:
+            path: Where the documents come from: a corpus of this machine (`python_library`, `manual_pages`), a format
+                (`json`, `csv`, `text`, `parquet`, `arrow`) with data_files, a folder of `save_to_disk`, or a data set of
+                the Hugging Face hub.
+            name: Configuration of a hub data set.
+            data_files: Files, patterns or URLs: one, a list, or a dictionary from splits to these. A text file is one
+                document; JSON, CSV and the others hold one per line or row.
+            split: Split to train on, such as `train` or `train[:10%]`.
+            validation_split: Split to validate on; null: the `validation` of data_files, or a share of the documents.
+            validation_fraction: Share of the documents to validate on where no split is named, chosen by the seed.
+            test_split: Split for `test` and `predict`; null: the `test` of data_files, or the validation documents.
+            text_column: Column that holds the text.
+            label_column: Column that holds the label, for tasks that have one.
+            minimum_characters: Leave out shorter documents; null: empty ones, or what the corpus of this machine advises.
+            maximum_documents: Keep the first so many documents of each split; null: all.
+            tokenizer: A tokenizer.json, its folder, or a hub id; null: train one on the training documents.
+            tokenizer_training: How to train a tokenizer where none is given.
+            task: What the model is to learn from the documents; the model's task.
+            masking: How many tokens are hidden, and behind what.
+            max_length: Largest input, in tokens, special tokens included.
+            long_documents: `windows` cuts longer documents in windows that cover all tokens; `truncate` keeps the head.
+            stride: Tokens that a window shares with the one before it.
+            global_tokens: Tokens that see all and are seen by all: `first` of each row, `none`, or `auto`: `first` where
+                the model's attention pattern has global tokens.
+            batch_size: Rows per batch of one rank; one optimizer step takes batch_size x ranks x accumulated batches.
+            evaluation_batch_size: Rows per batch in validation, test and prediction; null: batch_size.
+            bucket_batches: Documents are sorted by length inside groups of so many global batches; 1 does not sort.
+            pad_to_multiple_of: Batches are padded to the longest row, rounded up to a multiple of this, in tokens.
+            seed: Seed of the order, the masks and the choice of validation documents.
+            num_workers: Processes that build batches beside the training process; 0 is fast enough for most models.
+            cache_dir: Folder for caches; null: that of `datasets` (HF_HOME, HF_DATASETS_CACHE).
+            progress: Show progress bars; null: when stderr is a terminal.
+        """
+        super().__init__()
+        for flag, value, least in (
+            ("batch_size", batch_size, 1), ("evaluation_batch_size", evaluation_batch_size, 1), ("bucket_batches", bucket_batches, 1),
+            ("pad_to_multiple_of", pad_to_multiple_of, 1), ("num_workers", num_workers, 0), ("maximum_documents", maximum_documents, 1),
+            ("minimum_characters", minimum_characters, 0),
+        ):  # fmt: skip
+            if value is not None and value < least:
+                raise ConfigError(f"data.{flag}={value}: give at least {least}")
+        if not 0.0 <= validation_fraction < 1.0:
+            raise ConfigError(
+                f"data.validation_fraction={validation_fraction}: give a share from 0 to below 1, such as 0.05"
+            )
+        if global_tokens not in ("auto", "none", "first"):
+            raise ConfigError(f"data.global_tokens={global_tokens!r}: give auto, none or first")
+        self._task_class = task_class(task)
+        self._windowing = Windowing(
+            max_length=max_length,
+            long_documents=long_documents,
+            stride=stride,
+            special_tokens=self._task_class.special_tokens_per_row,
+        )
+        files = data_files if isinstance(data_files, dict) else {}
+        root = Path(cache_dir).expanduser() if cache_dir is not None else Path(datasets.config.HF_DATASETS_CACHE)
+        self._preparation = Preparation(
+            source=Source(
+                path=path,
+                name=name,
+                data_files=data_files,
+                text_column=text_column,
+                label_column=label_column,
+                minimum_characters=minimum_characters,
+                maximum_documents=maximum_documents,
+                cache_dir=str(root) if cache_dir is not None else None,
+            ),
+            split=split,
+            validation_split=validation_split or ("validation" if "validation" in files else None),
+            validation_fraction=validation_fraction,
+            test_split=test_split or ("test" if "test" in files else None),
+            tokenizer=tokenizer,
+            training=tokenizer_training,
+            seed=seed,
+            root=root / "longattn",
+            progress=sys.stderr.isatty() if progress is None else progress,
+        )
+        self.batch_size = batch_size
+        self._evaluation_batch_size = evaluation_batch_size or batch_size
+        self._bucket_batches = bucket_batches
+        self._pad_to_multiple_of = pad_to_multiple_of
+        self._masking = masking
+        self._seed = seed
+        self._num_workers = num_workers
+        self._global_tokens: Literal["auto", "none", "first"] = global_tokens
+        self._tokenizer: Tokenizer | None = None
+        self._parts: dict[str, _Part] = {}
+
+    @property
+    def max_length(self) -> int:
+        """Largest input, in tokens."""
+        return self._windowing.max_length
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, after `setup`."""
+        if self._tokenizer is None:
+            raise RuntimeError("the tokenizer is there after setup()")
+        return self._tokenizer
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows that an embedding of the tokenizer's ids needs, after `setup`."""
+        return self.tokenizer.vocab_size
+
+    @property
+    def statistics(self) -> Statistics:
+        """What the training documents hold, after `setup`."""
+        return self._parts["train"].statistics
+
+    @property
+    def validation_statistics(self) -> Statistics | None:
+        """What the validation documents hold, after `setup`; None where there are none."""
+        part = self._parts.get("validation")
+        return None if part is None else part.statistics
+
+    def prepare_data(self) -> None:
+        """Load, train the tokenizer and tokenise, as far as that is not in the cache; one rank does it for all."""
+        self._preparation.run()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Map what `prepare_data` has written into memory; without a trainer, prepare it first."""
+        if self._parts:
+            return
+        prepared = self._preparation.run() if self.trainer is None else self._preparation.result()
+        self._tokenizer = load_tokenizer(prepared.tokenizer)
+        task = self._task_class.build(TaskSettings(tokenizer=self.tokenizer, masking=self._masking, seed=self._seed))
+        self._parts = {name: self._part(name, folder, task) for name, folder in prepared.parts.items()}
+
+    def resolve_global_tokens(self, pattern_uses_globals: bool) -> GlobalTokens:
+        """Settle `global_tokens="auto"` by whether the model's attention pattern has global tokens, and return the choice."""
+        if self._global_tokens == "auto":
+            self._global_tokens = "first" if pattern_uses_globals else "none"
+        elif self._global_tokens == "first" and not pattern_uses_globals:
+            raise ConfigError(
+                "data.global_tokens='first', but no layer's pattern has global tokens: take none or auto, or Longformer"
+            )
+        return self._global_tokens
+
+    def train_dataloader(self) -> BatchLoader:
+        """Return this rank's training batches."""
+        part = self._part_for("train")
+        sampler = TrainingSampler(
+            part.windows.length,
+            part.label_counts,
+            self._shape(self.batch_size, training=True),
+            seed=self._seed,
+            bucket_batches=self._bucket_batches,
+        )
+        return BatchLoader(
+            part.rows, sampler, self._collator(), num_workers=self._num_workers, pin_memory=_pin_memory()
+        )
+
+    def val_dataloader(self) -> BatchLoader | list[BatchLoader]:
+        """Return this rank's validation batches; an empty list where nothing is held out."""
+        return self._evaluation_loader("validation") if "validation" in self._parts else []
+
+    def test_dataloader(self) -> BatchLoader:
+        """Return this rank's test batches: the test documents, or else those of validation."""
+        return self._evaluation_loader("test" if "test" in self._parts else "validation")
+
+    def predict_dataloader(self) -> BatchLoader:
+        """Return this rank's batches for prediction: the documents of `test_dataloader`, in order."""
+        return self.test_dataloader()
+
+    def _evaluation_loader(self, name: str) -> BatchLoader:
+        part = self._part_for(name)
+        shape = self._shape(self._evaluation_batch_size, training=False)
+        sampler = EvaluationSampler(len(part.windows), part.label_counts, shape)
+        return BatchLoader(
+            part.rows, sampler, self._collator(), num_workers=self._num_workers, pin_memory=_pin_memory()
+        )
+
+    def _part_for(self, name: str) -> _Part:
+        if not self._parts:
+            raise RuntimeError("call setup() before asking for batches")
+        if name not in self._parts:
+            raise ConfigError(
+                f"no {name} documents: name data.{name}_split, or give a data.validation_fraction above 0"
+            )
+        return self._parts[name]
+
+    def _part(self, name: str, folder: Path, task: Task) -> _Part:
+        store = TokenStore(folder)
+        windows, counts = cut(store.lengths, self._windowing)
+        if len(windows) == 0:
+            raise ConfigError(f"path={self._preparation.source.path!r}: no {name} document has a token")
+        maskable = store.maskable(windows)
+        statistics = Statistics(
+            documents=len(store),
+            empty_documents=int((store.lengths == 0).sum()),
+            long_documents=counts.long_documents,
+            windows=len(windows),
+            tokens=int(store.lengths.sum()),
+            truncated_tokens=counts.truncated_tokens,
+            unigram_entropy=store.unigram_entropy(self.tokenizer),
+        )
+        if self.trainer is None or self.trainer.is_global_zero:
+            _log_cut(name, statistics, self._windowing)
+        return _Part(
+            store=store,
+            windows=windows,
+            statistics=statistics,
+            label_counts=lambda epoch, indices: task.label_counts(epoch, indices, maskable[indices]),
+            rows=WindowRows(store, windows, task, self.tokenizer),
+        )
+
+    def _shape(self, batch_size: int, *, training: bool) -> BatchShape:
+        trainer = self.trainer
+        if trainer is None:
+            return BatchShape(batch_size=batch_size)
+        accumulation = trainer.accumulate_grad_batches if training else 1
+        return BatchShape(
+            batch_size=batch_size, ranks=trainer.world_size, rank=trainer.global_rank, accumulation=accumulation
+        )
+
+    def _collator(self) -> Collator:
+        return Collator(
+            pad_id=self.tokenizer.special.pad,
+            max_length=self._windowing.max_length,
+            pad_to_multiple_of=self._pad_to_multiple_of,
+            global_tokens="none" if self._global_tokens == "auto" else self._global_tokens,
+        )
+
+
+def _pin_memory() -> bool:
+    return torch.cuda.is_available()
+
+
+def _log_cut(name: str, statistics: Statistics, windowing: Windowing) -> None:
+    whole = f"{name}: {statistics.documents} documents, {statistics.tokens} tokens"
+    if statistics.empty_documents:
+        log.warning("%s: %d documents have no token and are left out", name, statistics.empty_documents)
+    if statistics.truncated_tokens:
+        log.warning(
+            "%s; %d documents are longer than max_length=%d: %d tokens (%.1f %%) are cut off",
+            whole, statistics.long_documents, windowing.max_length, statistics.truncated_tokens,
+            100 * statistics.truncated_tokens / statistics.tokens,
+        )  # fmt: skip
+    elif statistics.long_documents:
+        log.info(
+            "%s; %d documents are longer than max_length=%d and are cut, making %d windows in all",
+            whole, statistics.long_documents, windowing.max_length, statistics.windows,
+        )  # fmt: skip
+    else:
+        log.info("%s, none longer than max_length=%d", whole, windowing.max_length)

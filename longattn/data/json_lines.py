@@ -1,0 +1,125 @@
+"""Reads JSON lines, and JSON files that hold one list of objects, and says where a file is wrong.
+
+The reader of `datasets` infers one schema for all columns, so a field that longattn does not need can make it fail, and
+it names no line. This one takes the columns asked for. A line ends at a line feed and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import fsspec
+
+from longattn.discovery import nearest
+from longattn.errors import ConfigError
+
+_SHOWN_COLUMNS = 20
+
+
+def read_json_documents(
+    files: Sequence[str], text_column: str, label_column: str | None, identity: str
+) -> Iterator[dict[str, Any]]:
+    """Yield {"text", and "label" where `label_column` is given} of each object in `files`.
+
+    `identity` (of the files' content) is there for the cache of `datasets`, which tells calls apart by their arguments.
+    Raises ConfigError with file and line for a broken line, a missing column, text that is no string, or bytes that are
+    not UTF-8.
+    """
+    del identity
+    for file in files:
+        for place, record in _records(file):
+            if not isinstance(record, dict):
+                raise ConfigError(
+                    f"{place}: each line must be a JSON object with a field {text_column!r}, not {_kind(record)}"
+                )
+            document = {"text": text_of(record, text_column, place)}
+            if label_column is not None:
+                document["label"] = _field(record, label_column, place, "label_column")
+            yield document
+
+
+def text_of(record: dict[str, Any], text_column: str, place: str) -> str:
+    """Return the text of a record; null counts as an empty document."""
+    value = _field(record, text_column, place, "text_column")
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ConfigError(f"{place}: field {text_column!r} holds {_kind(value)}, but text must be a string")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{place}: field {text_column!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) at character "
+            f"{error.start}, which is no text; remove it or replace it by \\ufffd"
+        ) from error
+    return value
+
+
+def missing_column(flag: str, column: str, columns: Sequence[str], place: str) -> ConfigError:
+    """Return the error for a column that is not there: it lists those that are."""
+    names = ", ".join(columns[:_SHOWN_COLUMNS]) + (", …" if len(columns) > _SHOWN_COLUMNS else "")
+    return ConfigError(
+        f"{flag}={column!r}: no such column in {place}{nearest(column, columns)}; there are: {names or 'none'}"
+    )
+
+
+def _field(record: dict[str, Any], column: str, place: str, flag: str) -> Any:
+    if column not in record:
+        raise missing_column(flag, column, list(record), place)
+    return record[column]
+
+
+def _records(file: str) -> Iterator[tuple[str, Any]]:
+    """Yield (file:line, parsed JSON) of each line that is not blank, or of each entry of a list."""
+    with fsspec.open(file, "rb", compression="infer") as stream:
+        position = 0
+        for number, line in enumerate(stream, 1):
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line.strip():
+                position += len(line)
+                continue
+            if line.lstrip().startswith(b"[") and position == 0:
+                yield from _entries(file, line + stream.read())
+                return
+            yield f"{file}:{number}", _parsed(line, f"{file}:{number}", position)
+            position += len(line)
+
+
+def _entries(file: str, content: bytes) -> Iterator[tuple[str, Any]]:
+    entries = _parsed(content, file, 0)
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries], 1):
+        yield f"{file} (entry {number})", entry
+
+
+def _parsed(content: bytes, place: str, position: int) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise not_utf8(place, position + error.start, content[error.start]) from error
+    except json.JSONDecodeError as error:
+        where = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
+        raise ConfigError(f"{place}: broken JSON ({error.msg}, {where}); mend or remove the line") from error
+    except RecursionError as error:
+        raise ConfigError(f"{place}: JSON nested too deeply to be read; mend or remove the line") from error
+
+
+def not_utf8(place: str, offset: int, byte: int) -> ConfigError:
+    """Return the error for a byte that is not UTF-8; `offset` counts bytes from the start of the file."""
+    return ConfigError(
+        f"{place}: not UTF-8: byte 0x{byte:02x} at offset {offset}; convert the file, for example with `iconv -f latin1 -t utf-8`"
+    )
+
+
+def _kind(value: Any) -> str:
+    names = {
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
+    }
+    return names.get(type(value), "null")

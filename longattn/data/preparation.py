@@ -1,0 +1,156 @@
+"""Everything that is done once for a data set, on one rank: load, split, train the tokenizer, tokenise, all cached."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+
+from longattn.data.masking import counter_generator
+from longattn.data.sources import Source, character_counts, content_hash, load_documents, progress_bars
+from longattn.data.token_store import write_file, write_folder, write_token_store
+from longattn.data.tokenizer import Tokenizer, load_tokenizer
+from longattn.data.tokenizer_training import TokenizerTraining, train_tokenizer
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+"""Raised when what is written changes, so that older caches are left alone."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Where the prepared data lie."""
+
+    tokenizer: Path
+    """Folder of the tokenizer."""
+
+    parts: dict[str, Path]
+    """Folder of the token store of train, and of validation and test where there are any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What to prepare; equal values share one result as long as the documents are the same."""
+
+    source: Source
+    """Where the documents come from."""
+
+    split: str = "train"
+    """Split to train on."""
+
+    validation_split: str | None = None
+    """Split to validate on; None: a share of the training documents."""
+
+    validation_fraction: float = 0.05
+    """Share of the training documents to validate on where no split is named."""
+
+    test_split: str | None = None
+    """Split to test on; None: the validation documents."""
+
+    tokenizer: str | None = None
+    """Tokenizer to load; None: train one."""
+
+    training: TokenizerTraining = dataclasses.field(default_factory=TokenizerTraining)
+    """How to train one."""
+
+    seed: int = 0
+    """Chooses the validation documents and the tokenizer's sample."""
+
+    root: Path
+    """Folder of longattn's own cache."""
+
+    progress: bool = False
+    """Whether to show progress bars."""
+
+    def run(self) -> Prepared:
+        """Do what has not been done yet, note the result for the other ranks, and return it."""
+        with progress_bars(self.progress):
+            parts = self._documents()
+            tokenizer = self._tokenizer(parts["train"])
+            folder = self.root / "tokenizers" / tokenizer.fingerprint
+            if not folder.is_dir():
+                write_folder(folder, tokenizer.save)
+            stores = {name: self._tokenised(name, documents, tokenizer) for name, documents in parts.items()}
+        note = {"tokenizer": str(folder), "parts": {name: str(store) for name, store in stores.items()}}
+        write_file(self._note, json.dumps(note, indent=2))
+        return Prepared(folder, stores)
+
+    def result(self) -> Prepared:
+        """Return what `run` has prepared, in this process or another."""
+        if not self._note.is_file():
+            return self.run()
+        note = json.loads(self._note.read_text(encoding="utf-8"))
+        prepared = Prepared(Path(note["tokenizer"]), {name: Path(store) for name, store in note["parts"].items()})
+        whole = all(place.is_dir() for place in (prepared.tokenizer, *prepared.parts.values()))
+        return prepared if whole else self.run()
+
+    @property
+    def _note(self) -> Path:
+        """The file that tells other ranks where the results lie: named by the settings, not by the documents."""
+        settings = dataclasses.asdict(self) | {"root": None, "progress": None, "folder": str(Path.cwd())}
+        return self.root / "prepared" / f"{_hash(settings)}.json"
+
+    def _documents(self) -> dict[str, datasets.Dataset]:
+        documents = load_documents(self.source, self.split)
+        parts = {"train": documents}
+        if self.validation_split is not None:
+            parts["validation"] = load_documents(self.source, self.validation_split)
+        elif (held_out := round(self.validation_fraction * len(documents))) or self.validation_fraction > 0:
+            held_out = min(max(1, held_out), len(documents) - 1)
+            order = np.argsort(counter_generator(self.seed, len(documents)).random(len(documents)), kind="stable")
+            if held_out:
+                parts["train"] = documents.select(np.sort(order[held_out:]))
+                parts["validation"] = documents.select(np.sort(order[:held_out]))
+            else:
+                log.warning("there is one document only: it is trained on, and nothing is left to validate on")
+        if self.test_split is not None:
+            parts["test"] = load_documents(self.source, self.test_split)
+        return parts
+
+    def _tokenizer(self, documents: datasets.Dataset) -> Tokenizer:
+        if self.tokenizer is not None:
+            return load_tokenizer(self.tokenizer)
+        key = _hash([content_hash(documents), dataclasses.asdict(self.training), self.seed])
+        folder = self.root / "trained_tokenizers" / key
+        if not folder.is_dir():
+            order = self._sample(documents)
+            log.info("training a %s tokenizer on %d of %d documents", self.training.kind, len(order), len(documents))
+
+            def texts() -> Iterator[str]:
+                return (documents[int(index)]["text"] or "" for index in order)
+
+            trained = train_tokenizer(texts, self.training, progress=self.progress)
+            write_folder(folder, trained.save)
+        return load_tokenizer(folder)
+
+    def _sample(self, documents: datasets.Dataset) -> Any:
+        """Return the documents to train the tokenizer on: all, or random ones up to the wanted number of characters."""
+        lengths = character_counts(documents)
+        limit = self.training.maximum_characters
+        if limit is None or lengths.sum() <= limit:
+            return np.arange(len(documents))
+        order = np.argsort(counter_generator(self.seed, len(documents), 1).random(len(documents)), kind="stable")
+        return order[: 1 + int(np.searchsorted(np.cumsum(lengths[order]), limit))]
+
+    def _tokenised(self, name: str, documents: datasets.Dataset, tokenizer: Tokenizer) -> Path:
+        folder = self.root / "tokens" / _hash([content_hash(documents), tokenizer.fingerprint])
+        if folder.is_dir():
+            log.info("%s: %d documents, tokenised before (%s)", name, len(documents), folder)
+        else:
+            write_token_store(folder, documents, tokenizer, name)
+            log.info("%s: tokenised %d documents into %s", name, len(documents), folder)
+        return folder
+
+
+def _hash(value: Any) -> str:
+    content = json.dumps([_VERSION, value], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
