@@ -107,8 +107,8 @@ class MultiHeadAttention(nn.Module):
         query (B, L, d_model); key and value (B, S, d_model). `mask`, boolean or 0 and 1, True or 1 = may be seen:
         (B, S), (B or 1, L, S), or (B or 1, H or 1, L, S). `is_global` (B, L): global tokens of a pattern that has them.
         A model that has bound the batch already passes `bound` instead of both. A row that sees no key attends to
-        nothing: its weights are 0. Weights are those before dropout, in fp32 (fp64 for fp64), and are refused where they would be
-        more than `MAX_RETURNED_WEIGHTS`. ConfigError quotes the shape or dtype that does not fit.
+        nothing: its weights are 0. Weights are those before dropout, in fp32 (fp64 for fp64), and are refused where
+        they would be more than `MAX_RETURNED_WEIGHTS`. ConfigError quotes the shape or dtype that does not fit.
         """
         self._check_inputs(query, key, value)
         if bound is None:
@@ -214,7 +214,7 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x_BLM: Tensor) -> Tensor:
         """(B, L, M) -> (B, H, L, D)."""
-        return x_BLM.view(*x_BLM.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+        return x_BLM.reshape(*x_BLM.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
 
     def _join(self, x_BHLD: Tensor) -> Tensor:
         """(B, H, L, D) -> (B, L, M)."""

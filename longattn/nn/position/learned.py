@@ -27,7 +27,10 @@ class Learned(Position):
         # Positions that were counted stay below the row's length, so most batches need no look at the values.
         if position_ids.numel() == 0 or (position_ids.shape[1] <= self.max_length and not given):
             return
-        length = 1 + int(position_ids.max())
+        lowest, highest = (int(position) for position in position_ids.aminmax())
+        if lowest < 0:
+            raise ConfigError(f"position_ids must be >= 0, got {lowest}")
+        length = 1 + highest
         if length > self.max_length:
             raise ConfigError(
                 f"a document of {length} tokens is longer than the learned position table of {self.max_length} rows: "
