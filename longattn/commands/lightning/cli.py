@@ -1,0 +1,222 @@
+"""LightningCLI as longattn uses it: one command, one run folder, errors in one line."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
+
+from longattn.commands.lightning.logs import command_logs, log_failure, log_to_file
+from longattn.commands.lightning.parse_errors import explain
+from longattn.data import TextDataModule
+from longattn.errors import ConfigError, UnsupportedError
+from longattn.patterns import Pattern
+from longattn.training.callbacks import (
+    ProgressBar,
+    ProgressLines,
+    SaveCheckpoints,
+    Throughput,
+    WritePredictions,
+    WriteRunFiles,
+)
+from longattn.training.checks import check_settings
+from longattn.training.loggers import MetricsCSV, StepTensorBoard
+from longattn.training.module import EncoderModule
+from longattn.training.parallel import ParallelConfig
+from longattn.training.run import RunConfig, RunFolder, default_run_dir, find_checkpoint, run_folder_of
+from longattn.training.terminal import terminal
+
+_log = logging.getLogger(__name__)
+
+_SKIPPED = {"model", "dataloaders", "train_dataloaders", "val_dataloaders", "datamodule", "return_predictions"}
+
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "use_distributed_sampler": False,  # our sampler shares the global batch out by itself
+    "log_every_n_steps": 1,
+    "num_sanity_val_steps": 0,  # would fill no row of metrics.csv; wrong data is found in setup
+    "enable_model_summary": False,  # one line in the log says it
+}
+
+
+class TrainerCLI(LightningCLI):
+    """Parses the settings of one trainer command, builds everything, and runs it."""
+
+    folder: RunFolder
+    """The run folder, known once the settings are parsed."""
+
+    def __init__(self, command: str, summary: str, arguments: list[str]) -> None:
+        self._command, self._summary = command, summary
+        super().__init__(
+            EncoderModule,
+            TextDataModule,
+            save_config_callback=None,  # WriteRunFiles does it, later
+            trainer_defaults=TRAINER_DEFAULTS,
+            seed_everything_default=1,
+            parser_kwargs={
+                "prog": "longattn",
+                "exit_on_error": False,
+                command: {"exit_on_error": False, "description": summary},
+            },
+            args=[command, *arguments],
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,  # the module keeps plain hyperparameters of its own
+        )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Return the one command that this program run is about."""
+        return {self._command: _SKIPPED}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add what is ours and not Lightning's."""
+        parser.add_class_arguments(RunConfig, "run")
+        parser.add_class_arguments(ParallelConfig, "parallel")
+        parser.link_arguments("parallel.activation_checkpointing", "model.activation_checkpointing")
+        parser.link_arguments("model.task", "data.task")
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse, and turn what jsonargparse complains about into one line."""
+        try:
+            self.config = parser.parse_args(args)
+        except ArgumentError as error:
+            raise ConfigError(explain(str(error), self._parser(self._command), args[1:])) from error
+
+    def _parse_ckpt_path(self) -> None:
+        """Find the checkpoint that `--ckpt_path` means; its settings do not replace those that the user gave."""
+        settings = self.config[self._command]
+        if settings.get("ckpt_path") is not None:
+            settings["ckpt_path"] = str(find_checkpoint(settings["ckpt_path"]))
+        if settings.get("weights_only") is None:
+            settings["weights_only"] = True  # never run code that a checkpoint file holds
+        elif self._command != "fit" and settings.get("ckpt_path") is None:
+            raise ConfigError(
+                f"`longattn {self._command}` needs weights: give --ckpt_path, a checkpoint or a run folder"
+            )
+
+    def before_instantiate_classes(self) -> None:
+        settings = self.config[self._command]
+        checkpoint = Path(settings["ckpt_path"]) if settings.get("ckpt_path") else None
+        run_of_checkpoint = run_folder_of(checkpoint) if checkpoint else None
+        if settings["run"]["dir"] is None:
+            known = (
+                str(run_of_checkpoint.path) if run_of_checkpoint else default_run_dir(_pattern_name(settings["model"]))
+            )
+            settings["run"]["dir"] = known
+        self.folder = RunFolder(Path(settings["run"]["dir"]))
+        if run_of_checkpoint and settings["data"]["tokenizer"] is None and run_of_checkpoint.tokenizer.exists():
+            settings["data"]["tokenizer"] = str(run_of_checkpoint.tokenizer)
+        settings["data"]["seed"] = int(settings["seed_everything"])  # `true` has become a number by now
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build the trainer with the loggers and callbacks of the run folder."""
+        settings = self._get(self.config_init, "trainer")
+        run: RunConfig = self._get(self.config_init, "run")
+        check_settings(self.model, self.datamodule, settings)
+        if settings["default_root_dir"] is None:
+            settings["default_root_dir"] = str(self.folder.path)
+        if settings["logger"] is None:
+            settings["logger"] = self._loggers(run) if self._command == "fit" else False
+        elif settings["logger"] is True:
+            settings["logger"] = self._loggers(run)
+        own = self._callbacks(run, show_bar=settings["enable_progress_bar"] is not False)
+        if not any(isinstance(callback, ProgressBar) for callback in own):
+            settings["enable_progress_bar"] = False
+        trainer = self._instantiate_trainer(settings, own)
+        assert isinstance(trainer, Trainer)
+        return trainer
+
+    def _loggers(self, run: RunConfig) -> list[Any]:
+        loggers: list[Any] = [MetricsCSV(self.folder.metrics)]
+        if run.tensorboard:
+            loggers.append(StepTensorBoard(self.folder.path, name=self.folder.tensorboard.name, version=""))
+        return loggers
+
+    def _callbacks(self, run: RunConfig, *, show_bar: bool) -> list[Callback]:
+        callbacks: list[Callback] = [Throughput()]
+        if self._command == "fit":
+            callbacks += [WriteRunFiles(self.folder, self._config_text()), ProgressLines(run.print_every_steps)]
+            callbacks += [SaveCheckpoints(self.folder, run.save_every_steps)]
+        if self._command == "predict":
+            callbacks += [WritePredictions(self.folder.path / "predictions.csv")]
+        if show_bar and terminal().is_terminal:
+            callbacks += [ProgressBar()]
+        return callbacks
+
+    def _config_text(self) -> str:
+        """Return the complete configuration as YAML that `--config` takes again."""
+        # A checkpoint belongs to one start of the run, not to its configuration.
+        settings = self.config[self._command].clone()
+        settings["ckpt_path"] = None
+        text: str = self._parser(self._command).dump(settings, skip_none=False, skip_validation=True)
+        return text
+
+    def after_instantiate_classes(self) -> None:
+        if self._command == "fit":
+            run: RunConfig = self._get(self.config_init, "run")
+            resumes = self.config[self._command].get("ckpt_path") is not None
+            if getattr(rank_zero_only, "rank", 0) == 0:
+                self.folder.claim(run, resumes=resumes)
+                log_to_file(self.folder.log)
+                _log.info("run folder: %s", self.folder.path)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        kwargs: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        if subcommand == "predict":
+            kwargs["return_predictions"] = False
+        if subcommand in ("validate", "test"):
+            kwargs["verbose"] = False
+        return kwargs
+
+
+def run_trainer(command: str, summary: str, arguments: list[str]) -> int:
+    """Run `longattn <command>` and return its exit code; wrong input raises ConfigError."""
+    with command_logs():
+        try:
+            cli = TrainerCLI(command, summary, with_config_of_run(arguments))
+        except MisconfigurationException as error:  # Lightning's name for wrong input
+            log_failure(_log, str(error), traceback=False)
+            raise ConfigError(" ".join(str(error).split())) from error
+        except (ConfigError, UnsupportedError) as error:
+            log_failure(_log, str(error), traceback=False)
+            raise
+        except Exception:
+            log_failure(_log, "the run failed", traceback=True)
+            raise
+    if command in ("validate", "test"):
+        _print_metrics(cli)
+    return 0
+
+
+def with_config_of_run(arguments: list[str]) -> list[str]:
+    """Return the arguments with `--config RUN/config.yaml` in front, if only a checkpoint of the run RUN is given."""
+    given = [word.split("=", 1)[0] for word in arguments]
+    if "--ckpt_path" not in given or "--config" in given or "-c" in given:
+        return arguments
+    at = given.index("--ckpt_path")
+    path = arguments[at].split("=", 1)[1] if "=" in arguments[at] else "".join(arguments[at + 1 : at + 2])
+    folder = run_folder_of(find_checkpoint(path))
+    return ["--config", str(folder.config), *arguments] if folder else arguments
+
+
+def _print_metrics(cli: TrainerCLI) -> None:
+    if not cli.trainer.is_global_zero:
+        return
+    values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
+    yaml.safe_dump(values, sys.stdout, sort_keys=True)
+
+
+def _pattern_name(model: Any) -> str:
+    if model["layer_patterns"]:
+        return "layer_patterns"
+    pattern = model["pattern"]
+    if isinstance(pattern, Pattern):
+        return type(pattern).__name__
+    return "dense" if pattern is None else str(pattern["class_path"]).rsplit(".", 1)[-1]

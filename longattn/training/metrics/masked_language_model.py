@@ -1,0 +1,58 @@
+"""Loss, perplexity and accuracy over the masked tokens of masked language modelling (Devlin et al. 2019, sec. 3.1)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from longattn.training.metrics.base import TaskMetrics, WeightedSums
+
+
+class MaskedLanguageModelMetrics(TaskMetrics):
+    """Corpus-level numbers: every masked token weighs the same, whichever document, batch or rank it is in."""
+
+    task: ClassVar[str] = "masked_language_model"
+
+    def __init__(self) -> None:
+        self._sums = WeightedSums(3)
+
+    def to(self, device: torch.device) -> None:
+        self._sums.to(device)
+
+    def update(self, output: Any, batch: dict[str, Any]) -> None:
+        correct = (output.logits.detach().argmax(dim=-1) == _labels(output, batch)).sum()
+        sums = (output.loss_sum.detach(), correct, output.label_count)
+        self._sums.update(torch.stack([value.to(self._sums.sums) for value in sums]))
+
+    def compute(self) -> dict[str, Tensor]:
+        loss_sum, correct, count = self._sums.compute().unbind()
+        loss = loss_sum / count
+        return {"loss": loss, "perplexity": loss.exp(), "masked_accuracy": correct / count}
+
+    def reset(self) -> None:
+        self._sums.reset()
+
+    def document_sums(self, output: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
+        labels = _labels(output, batch)
+        losses = functional.cross_entropy(output.logits.float(), labels, reduction="none")
+        row = output.label_positions[:, 0]
+        zeros = losses.new_zeros(len(batch["input_ids"]), dtype=torch.float64)
+        return {
+            "tokens": batch["attention_mask"].sum(dim=1),
+            "masked_tokens": torch.bincount(row, minlength=len(zeros)),
+            "loss": zeros.index_add(0, row, losses.double()),
+        }
+
+    def document_row(self, sums: dict[str, Any]) -> dict[str, Any]:
+        masked = sums["masked_tokens"]
+        return {**sums, "loss": sums["loss"] / masked if masked else None}
+
+
+def _labels(output: Any, batch: dict[str, Any]) -> Tensor:
+    """Return the labels that the rows of `output.logits` are about, (N,)."""
+    row, token = output.label_positions.unbind(1)
+    labels: Tensor = batch["labels"][row, token]
+    return labels
