@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -32,7 +32,7 @@ class SavesItself(Protocol):
         ...
 
 
-class Pretrained(nn.Module):
+class Pretrained(nn.Module, ABC):
     """Gives a model `save_pretrained` and `from_pretrained`."""
 
     config: EncoderConfig

@@ -10,7 +10,7 @@ from longattn.models import EncoderConfig, MaskedLanguageModel
 
 @pytest.fixture
 def small_model():
-    """Return a builder: options of EncoderConfig -> MaskedLanguageModel in evaluation mode, the same weights each time."""
+    """Return a builder: options of EncoderConfig -> model in evaluation mode, with the same weights each time."""
 
     def build(dtype=torch.float32, model=MaskedLanguageModel, **options):
         defaults = {"vocab_size": 40, "d_model": 16, "num_heads": 2, "num_layers": 2, "d_ff": 24, "dropout": 0.0}

@@ -20,7 +20,9 @@ SMALL = {"vocab_size": 32, "d_model": 16, "num_heads": 2, "num_layers": 4, "d_ff
     [
         EncoderConfig(vocab_size=32),
         EncoderConfig(**SMALL, pattern=Longformer(radius=3, dilation=2) & Causal(), position=Learned(max_length=9)),
-        EncoderConfig(**SMALL, pattern=BlockSparse([[1, 0], [1, 1]], block_size=8), position="alibi", kernel="reference"),
+        EncoderConfig(
+            **SMALL, pattern=BlockSparse([[1, 0], [1, 1]], block_size=8), position="alibi", kernel="reference"
+        ),
         EncoderConfig(
             **SMALL,
             layer_patterns=[Dense(), SlidingWindow(radius=2), BigBird(block_size=4, seed=9)],
@@ -103,7 +105,7 @@ def test_wrong_values_are_quoted(change, message):
 
 
 def test_from_dict_names_unknown_and_missing_fields():
-    with pytest.raises(ConfigError, match="no field 'num_head' .did you mean 'num_heads'"):
+    with pytest.raises(ConfigError, match=r"no field 'num_head' .did you mean 'num_heads'"):
         EncoderConfig.from_dict({"vocab_size": 3, "num_head": 2})
     with pytest.raises(ConfigError, match="needs vocab_size"):
         EncoderConfig.from_dict({"d_model": 8})

@@ -248,10 +248,18 @@ def test_initial_weights_follow_the_seed_and_the_documented_scale(small_model):
 @pytest.mark.parametrize(
     ("options", "inputs", "message"),
     [
-        ({}, {"input_ids": torch.zeros(3, dtype=torch.int64)}, r"integers of shape \(batch, tokens\), got torch.int64 \(3,\)"),
+        (
+            {},
+            {"input_ids": torch.zeros(3, dtype=torch.int64)},
+            r"integers of shape \(batch, tokens\), got torch.int64 \(3,\)",
+        ),
         ({}, {"input_ids": torch.zeros(1, 3)}, r"got torch.float32 \(1, 3\)"),
         ({}, {"input_ids": torch.tensor([[1, 40]])}, r"\[0, vocab_size = 40\), got 1 to 40"),
-        ({}, {"attention_mask": torch.ones(1, 4)}, r"attention_mask must have shape \(batch, tokens\) = \(1, 5\), got \(1, 4\)"),
+        (
+            {},
+            {"attention_mask": torch.ones(1, 4)},
+            r"attention_mask must have shape \(batch, tokens\) = \(1, 5\), got \(1, 4\)",
+        ),
         ({}, {"attention_mask": torch.ones(1, 5)}, "attention_mask must be boolean or .* got torch.float32"),
         (
             {},

@@ -109,8 +109,15 @@ def test_masks_of_every_shape_equal_the_loop(shape, dtype):
 
 @pytest.mark.parametrize(
     "pattern",
-    [Causal(), SlidingWindow(radius=2), SlidingWindow(radius=1, dilation=3), Strided(stride=3), Fixed(stride=4, summary=1)]
-    + [BigBird(block_size=2, random_blocks=1), SlidingWindow(radius=1) | Causal()],
+    [
+        Causal(),
+        SlidingWindow(radius=2),
+        SlidingWindow(radius=1, dilation=3),
+        Strided(stride=3),
+        Fixed(stride=4, summary=1),
+        BigBird(block_size=2, random_blocks=1),
+        SlidingWindow(radius=1) | Causal(),
+    ],
     ids=repr,
 )
 def test_patterns_equal_the_loop(pattern):
@@ -166,7 +173,9 @@ def test_weights_sum_to_one_and_leave_the_output_alone(dtype):
 def test_too_many_weights_are_refused_with_the_numbers():
     long = torch.zeros(1, 1, M).expand(1, 6000, M)
     layer = _layer(SlidingWindow(radius=1), dtype=torch.float32)
-    with pytest.raises(ConfigError, match=r"1 x 3 heads x 6000 queries x 6000 keys = 108000000 weights, more than 67108864"):
+    with pytest.raises(
+        ConfigError, match=r"1 x 3 heads x 6000 queries x 6000 keys = 108000000 weights, more than 67108864"
+    ):
         layer(long, long, long, return_weights=True)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import abstractmethod
 from typing import Any, ClassVar, Self
+
+from torch import Tensor
 
 from longattn.discovery import classes_in, nearest
 from longattn.errors import ConfigError
@@ -12,7 +14,7 @@ from longattn.models.encoder import Encoder
 from longattn.models.pretrained import Pretrained
 
 
-class TaskModel(Pretrained, ABC):
+class TaskModel(Pretrained):
     """An encoder with a head. A subclass in a file of this folder is found by its `task`.
 
     Its constructor takes the EncoderConfig and, by keyword, the options of its own head (such as a number of labels);
@@ -30,6 +32,19 @@ class TaskModel(Pretrained, ABC):
         self.config = config
         self.encoder = Encoder(config)
 
+    @abstractmethod
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        global_attention_mask: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool = False,
+    ) -> Any:
+        """Return the task's output; see `Encoder.forward` for the inputs, `labels` are the task's own."""
+
     @classmethod
     def from_parts(cls, config: EncoderConfig, head: dict[str, Any]) -> Self:
         return cls(config, **head)
@@ -37,7 +52,7 @@ class TaskModel(Pretrained, ABC):
 
 def tasks() -> dict[str, type[TaskModel]]:
     """Return every task model of this folder by the name of its task."""
-    return {model.task: model for model in classes_in("longattn.models.heads", TaskModel).values()}
+    return {model.task: model for model in classes_in("longattn.models.heads", TaskModel).values()}  # type: ignore[type-abstract]
 
 
 def task_model(task: str) -> type[TaskModel]:

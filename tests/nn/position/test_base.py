@@ -24,7 +24,13 @@ def test_name_builds_the_default(name):
 
 @pytest.mark.parametrize(
     "position",
-    [Learned(max_length=7), Sinusoidal(base=5.0), Rope(base=160_000.0, scaling="ntk", factor=4.0), Alibi(), NoPosition()],
+    [
+        Learned(max_length=7),
+        Sinusoidal(base=5.0),
+        Rope(base=160_000.0, scaling="ntk", factor=4.0),
+        Alibi(),
+        NoPosition(),
+    ],
 )
 def test_round_trip_through_json(position):
     assert position_from_config(json.loads(json.dumps(position.to_config()))) == position

@@ -16,7 +16,9 @@ def test_has_one_row_per_position():
 def test_longer_document_is_refused_with_both_numbers():
     learned = Learned(max_length=64)
     learned.check_positions(torch.arange(64)[None], given=False)
-    with pytest.raises(ConfigError, match="a document of 65 tokens is longer than the learned position table of 64 rows"):
+    with pytest.raises(
+        ConfigError, match="a document of 65 tokens is longer than the learned position table of 64 rows"
+    ):
         learned.check_positions(torch.arange(65)[None], given=False)
 
 

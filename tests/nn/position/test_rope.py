@@ -34,7 +34,9 @@ def test_equals_complex_multiplication():
             torch.testing.assert_close(turned[..., position, pair + D // 2], wanted.imag, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("rope", [Rope(), Rope(base=500.0), Rope(scaling="linear", factor=4.0), Rope(scaling="ntk", factor=4.0)])
+@pytest.mark.parametrize(
+    "rope", [Rope(), Rope(base=500.0), Rope(scaling="linear", factor=4.0), Rope(scaling="ntk", factor=4.0)]
+)
 def test_scores_depend_on_the_distance_alone(rope):
     q, k = torch.randn(2, 1, 2, 6, D, dtype=torch.float64).unbind(0)
     near = _turned(q, rope) @ _turned(k, rope).transpose(-2, -1)
@@ -108,7 +110,10 @@ def test_rows_with_positions_of_their_own_and_chosen_tokens():
         (lambda: Rope(scaling="linear", factor=0.5), "factor must be >= 1, got 0.5"),
         (lambda: Rope(factor=2.0), "factor 2.0 has no effect with scaling 'none'"),
         (lambda: Rope().check_dimensions(15, 5), "even head dimension, got d_model 15 / num_heads 5 = 3"),
-        (lambda: Rope(scaling="ntk", factor=2.0).check_dimensions(10, 5), "at least 4, got d_model 10 / num_heads 5 = 2"),
+        (
+            lambda: Rope(scaling="ntk", factor=2.0).check_dimensions(10, 5),
+            "at least 4, got d_model 10 / num_heads 5 = 2",
+        ),
     ],
 )
 def test_wrong_settings_are_named(build, message):
