@@ -79,8 +79,8 @@ class Kernel(ABC):
 
     @classmethod
     @abstractmethod
-    def run(cls, q_BHLD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, request: Request) -> tuple[Tensor, Tensor]:
+    def run(cls, q_BHLD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, request: Request) -> tuple[Tensor, Tensor | None]:
         """Return out_BHLD in the dtype of `q_BHLD` and lse_BHL in `request.softmax_dtype`, both differentiable.
 
-        A row that sees no key gets output 0 and lse -inf, and gradient 0.
+        lse may be None where `request.needs_lse` is False. A row that sees no key gets output 0, lse -inf, gradient 0.
         """

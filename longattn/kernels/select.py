@@ -127,8 +127,12 @@ def attention(
         needs_grad=torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
         needs_lse=return_lse,
     )
-    out, lse = select(kernel, request).run(q, k, v, request)
-    return (out, lse) if return_lse else out
+    with torch.autocast(q.device.type, enabled=False):  # kernels choose their own precisions
+        out, lse = select(kernel, request).run(q, k, v, request)
+    if not return_lse:
+        return out
+    assert lse is not None
+    return out, lse
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:

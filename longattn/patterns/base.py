@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -69,6 +69,10 @@ class Pattern(ABC):
         shape = torch.broadcast_shapes(head.shape, query_first.shape, key_first.shape)
         return torch.ones(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
 
+    def mask_function(self, num_heads: int, length: int, device: torch.device) -> Callable[..., Tensor]:
+        """Return a function like `sees` that compilers can trace: its steps depend on no value of a tensor."""
+        return self.sees
+
     @property
     def uses_globals(self) -> bool:
         """Whether a batch's global tokens change what is seen. If so, only pairs with a global token may change."""
@@ -95,6 +99,7 @@ class Pattern(ABC):
 
     def check_length(self, length: int) -> None:
         """Raise ConfigError if the pattern has no meaning for a document of `length` tokens."""
+        return
 
     def layout(self, *, num_heads: int, query_length: int, key_length: int, block_size: int) -> BlockLayout:
         """Return the same visibility as key blocks per query block, from position 0, without global tokens.

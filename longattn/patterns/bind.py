@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +37,8 @@ class BoundPattern:
     query_is_global_BL: Tensor | None = None
     key_is_global_BS: Tensor | None = None
     mask_BHLS: Tensor | None = None
-    _layouts: dict[tuple[int, bool], BlockLayout] = field(default_factory=dict, repr=False)
+    plans: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    """What kernels work out once for this batch and share over layers, under keys of their own."""
 
     @property
     def batch_tensors(self) -> tuple[Tensor, ...]:
@@ -64,17 +68,41 @@ class BoundPattern:
         """Whether the batch may have global tokens."""
         return self.query_is_global_BL is not None or self.key_is_global_BS is not None
 
+    @property
+    def identity(self) -> Hashable | None:
+        """A key that is equal for equal bound patterns, or None if this one depends on a batch."""
+        if self.batch_tensors:
+            return None
+        place = (self.query_length, self.key_length, self.query_start, self.key_start, self.length)
+        return (self.pattern, self.num_heads, *place)
+
+    def without_globals(self) -> BoundPattern:
+        """Return the same binding with no global token: what `layout` describes."""
+        if not self.has_globals:
+            return self
+        if "without_globals" not in self.plans:
+            self.plans["without_globals"] = dataclasses.replace(
+                self, query_is_global_BL=None, key_is_global_BS=None, plans={}
+            )
+        bound: BoundPattern = self.plans["without_globals"]
+        return bound
+
     def sees(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """Return a bool tensor: in entry `batch`, does query index `query` of `head` see key index `key`?
 
         Four int64 tensors that broadcast against each other; the result broadcasts to their common shape.
         """
+        return self._restrict(self.pattern.sees, batch, head, query, key)
+
+    def _restrict(
+        self, pattern: Callable[..., Tensor], batch: Tensor, head: Tensor, query: Tensor, key: Tensor
+    ) -> Tensor:
         scope = Scope(
             length=self.length,
             query_is_global=_take(self.query_is_global_BL, batch, query),
             key_is_global=_take(self.key_is_global_BS, batch, key),
         )
-        seen = self.pattern.sees(head, query + self.query_start, key + self.key_start, scope)
+        seen = pattern(head, query + self.query_start, key + self.key_start, scope)
         if self.key_padding_BS is not None:
             seen = seen & self.key_padding_BS[batch, key]
         if self.query_document_BL is not None and self.key_document_BS is not None:
@@ -85,6 +113,15 @@ class BoundPattern:
             at = (torch.zeros_like(batch) if one_batch else batch, torch.zeros_like(head) if one_head else head)
             seen = seen & self.mask_BHLS[*at, query, key]
         return seen
+
+    def mask_function(self, device: torch.device) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+        """Return `sees` in a form that compilers can trace: no value of a tensor decides what is computed."""
+        pattern = self.pattern.mask_function(self.num_heads, self.length, device)
+
+        def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return self._restrict(pattern, batch, head, query, key)
+
+        return visible
 
     def mask(self, device: torch.device | None = None) -> Tensor:
         """Return the whole visibility, (B or 1, H or 1, L, S) bool: O(n²), for small cases and dense kernels."""
@@ -101,11 +138,11 @@ class BoundPattern:
         A tile marked full is visible throughout; a partial tile may turn out empty, since documents and padding are
         judged by block. Pairs with a global token are left out unless `with_globals`.
         """
-        found = self._layouts.get((block_size, with_globals))
-        if found is None:
-            found = self._build_layout(block_size, with_globals)
-            self._layouts[block_size, with_globals] = found
-        return found
+        key = ("layout", block_size, with_globals)
+        if key not in self.plans:
+            self.plans[key] = self._build_layout(block_size, with_globals)
+        layout: BlockLayout = self.plans[key]
+        return layout
 
     def _build_layout(self, block_size: int, with_globals: bool) -> BlockLayout:
         static = cached_layout(
@@ -192,7 +229,8 @@ def bind(
     if length is None:
         if not pattern.allows_cross_attention and query_length != key_length:
             raise ConfigError(
-                f"{type(pattern).__name__} has no meaning in cross-attention: {query_length} queries, {key_length} keys; "
+                f"{type(pattern).__name__} has no meaning in cross-attention "
+                f"({query_length} queries, {key_length} keys): "
                 "use Dense with a mask"
             )
         length = max(query_start + query_length, key_start + key_length)

@@ -34,7 +34,7 @@ class BlockSparse(BlockwisePattern):
     """The layout, eight booleans a byte."""
 
     def __init__(self, layout: ArrayLike | Tensor | str | Path, block_size: int = 64) -> None:
-        """Take `layout` as (blocks, blocks) or (heads, blocks, blocks) booleans (or 0 and 1), or as the path of an .npy file."""
+        """Take a layout of booleans (or 0 and 1), (blocks, blocks) or (heads, blocks, blocks), or the path of an .npy."""
         blocks = _read_layout(layout)
         object.__setattr__(self, "block_size", block_size)
         object.__setattr__(self, "shape", blocks.shape)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from longattn.patterns.base import NO_SCOPE, Pattern, Scope
@@ -35,3 +37,15 @@ class BlockwisePattern(Pattern):
         seen = self.sees_block(head, query_block, key_block, scope.length_of(query_last, key_last))
         one_block = (query_last // size == query_block) & (key_last // size == key_block)
         return seen | ~one_block, seen & one_block
+
+    def mask_function(self, num_heads: int, length: int, device: torch.device) -> Callable[..., Tensor]:
+        size, blocks = self.natural_block_size, -(-length // self.natural_block_size)
+        heads = num_heads if self.depends_on_head else 1
+        block = torch.arange(blocks)
+        table = self.sees_block(torch.arange(heads)[:, None, None], block[:, None], block, length)
+        table = table.expand(heads, blocks, blocks).to(device)
+
+        def visible(head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
+            return table[head if heads > 1 else 0, query // size, key // size]
+
+        return visible

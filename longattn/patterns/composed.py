@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from longattn.errors import ConfigError
@@ -44,6 +45,14 @@ class _Composed(Pattern):
     ) -> tuple[Tensor, Tensor]:
         hints = [part.hint(head, query_first, query_last, key_first, key_last, scope) for part in self.parts]
         return self._fold([possible for possible, _ in hints]), self._fold([certain for _, certain in hints])
+
+    def mask_function(self, num_heads: int, length: int, device: torch.device) -> Callable[..., Tensor]:
+        functions = [part.mask_function(num_heads, length, device) for part in self.parts]
+
+        def visible(head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
+            return self._fold([function(head, query, key, scope) for function in functions])
+
+        return visible
 
     @property
     def uses_globals(self) -> bool:

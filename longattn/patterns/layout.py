@@ -58,7 +58,7 @@ class BlockLayout:
 
     @property
     def computed_pairs(self) -> int:
-        """Query-key pairs in the tiles of one batch entry and one head, on average: what a blockwise kernel computes."""
+        """Query-key pairs in the tiles of one entry and one head, on average: what a blockwise kernel computes."""
         return self.columns.numel() * self.block_size**2 // (self.batch * self.heads)
 
     @property
@@ -68,7 +68,7 @@ class BlockLayout:
         return self.columns.numel() / everything if everything else 0.0
 
     def kinds(self) -> Tensor:
-        """Return (batch, heads, query_blocks, key_blocks) int8: 0 unseen, 1 seen in part, 2 in full. For people and tests."""
+        """Return (batch, heads, query_blocks, key_blocks) int8 for people and tests: 0 unseen, 1 in part, 2 in full."""
         kinds = torch.zeros(self.batch * self.heads * self.query_blocks, self.key_blocks, dtype=torch.int8)
         kinds[self.rows, self.columns] = 1 + self.full.to(torch.int8)
         return kinds.view(self.batch, self.heads, self.query_blocks, self.key_blocks)

@@ -1,4 +1,4 @@
-"""The sliding window united with the batch's global tokens, both ways (Beltagy et al. 2020, arXiv 2004.05150, sec. 3.1)."""
+"""The window united with the batch's global tokens, both ways (Beltagy et al. 2020, arXiv 2004.05150, sec. 3.1)."""
 
 from __future__ import annotations
 

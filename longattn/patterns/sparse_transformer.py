@@ -1,4 +1,4 @@
-"""The two factorised patterns of the Sparse Transformer, read both ways (Child et al. 2019, arXiv 1904.10509, sec. 4.3).
+"""The factorised patterns of the Sparse Transformer, read both ways (Child et al. 2019, arXiv 1904.10509, sec. 4.3).
 
 The paper's are causal: write `Strided(...) & Causal()` for those.
 """
@@ -16,7 +16,7 @@ from longattn.patterns.base import NO_SCOPE, Pattern, Scope, check_count
 
 @dataclass(frozen=True)
 class Strided(Pattern):
-    """Sees the `stride` tokens on each side, and every `stride`-th token: |q - k| <= stride or (q - k) % stride == 0."""
+    """Sees the near tokens and every `stride`-th one: |q - k| <= stride or (q - k) % stride == 0."""
 
     stride: int = 128
     """Tokens; about the square root of the document's length costs least."""
