@@ -56,10 +56,11 @@ class Collator:
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
         """Return the batch of B rows padded to L tokens.
 
-        input_ids (B, L) int64; attention_mask (B, L) bool, True = real token; labels (B, L) int64; global_attention_mask
-        (B, L) bool where global tokens are on; document_index and window_index (B,) int64, -1 = filler row, not to be
-        counted; loss_denominator, a float of at least 1: labelled tokens in the whole optimizer step; real_tokens, an
-        int: tokens that are not padding, so that real_tokens / input_ids.numel() is the packing efficiency.
+        input_ids (B, L) int64; attention_mask (B, L) bool, True = real token; labels (B, L) int64;
+        global_attention_mask (B, L) bool where global tokens are on; document_index and window_index (B,) int64,
+        -1 = filler row, not to be counted; loss_denominator, a float of at least 1: labelled tokens in the whole
+        optimizer step; real_tokens, an int: tokens that are not padding, so that real_tokens / input_ids.numel() is
+        the packing efficiency.
         """
         longest = max(len(row.input_ids) for row in rows)
         length = max(longest, min(-(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of, self.max_length))

@@ -10,7 +10,6 @@ from typing import Literal
 
 import datasets
 import lightning.pytorch as pl
-import torch
 
 from longattn.data.collate import Collator, GlobalTokens
 from longattn.data.loader import BatchLoader, WindowRows
@@ -69,7 +68,41 @@ class TextDataModule(pl.LightningDataModule):
     """Documents from anywhere, tokenised once, cut to max_length, in batches of like length.
 
     After `setup`: `tokenizer`, `vocab_size`, `statistics` and `validation_statistics`. Which documents make up a global
-    batch, and what each is given to train on, depends on `seed`, the epoch and the global batch size alone.
+    batch, and what each is given to train on, depends on `seed`, the epoch and the global batch size alone. Nothing is
+    read before `prepare_data` and `setup`.
+
+    Args:
+        path: Where the documents come from: a corpus of this machine (`python_library`, `manual_pages`), a format
+            (`json`, `csv`, `text`, `parquet`, `arrow`) with data_files, a folder of `save_to_disk`, or a data set of
+            the Hugging Face hub.
+        name: Configuration of a hub data set.
+        data_files: Files, patterns or URLs: one, a list, or a dictionary from splits to these. A text file is one
+            document; JSON, CSV and the others hold one per line or row.
+        split: Split to train on, such as `train` or `train[:10%]`.
+        validation_split: Split to validate on; null: the `validation` of data_files, or a share of the documents.
+        validation_fraction: Share of the documents to validate on where no split is named, chosen by the seed.
+        test_split: Split for `test` and `predict`; null: the `test` of data_files, or the validation documents.
+        text_column: Column that holds the text.
+        label_column: Column that holds the label, for tasks that have one.
+        minimum_characters: Leave out shorter documents; null: empty ones, or what the corpus of this machine advises.
+        maximum_documents: Keep the first so many documents of each split; null: all.
+        tokenizer: A tokenizer.json, its folder, or a hub id; null: train one on the training documents.
+        tokenizer_training: How to train a tokenizer where none is given.
+        task: What the model is to learn from the documents; the model's task.
+        masking: How many tokens are hidden, and behind what.
+        max_length: Largest input, in tokens, special tokens included.
+        long_documents: `windows` cuts longer documents in windows that cover all tokens; `truncate` keeps the head.
+        stride: Tokens that a window shares with the one before it.
+        global_tokens: Tokens that see all and are seen by all: `first` of each row, `none`, or `auto`: `first` where
+            the model's attention pattern has global tokens.
+        batch_size: Rows per batch of one rank; one optimizer step takes batch_size x ranks x accumulated batches.
+        evaluation_batch_size: Rows per batch in validation, test and prediction; null: batch_size.
+        bucket_batches: Documents are sorted by length in groups of so many global batches; 1 keeps them in any order.
+        pad_to_multiple_of: Batches are padded to the longest row, rounded up to a multiple of this, in tokens.
+        seed: Seed of the order, the masks and the choice of validation documents.
+        num_workers: Processes that build batches beside the training process; 0 is fast enough for most models.
+        cache_dir: Folder for caches; null: that of `datasets` (HF_HOME, HF_DATASETS_CACHE).
+        progress: Show progress bars; null: when stderr is a terminal.
     """
 
     def __init__(
@@ -102,53 +135,13 @@ class TextDataModule(pl.LightningDataModule):
         cache_dir: str | None = None,
         progress: bool | None = None,
     ) -> None:
-        """Check the settings; nothing is read yet.
-
-        Args:
-            path: Where the documents come from: a corpus of this machine (`python_library`, `manual_pages`), a format
-                (`json`, `csv`, `text`, `parquet`, `arrow`) with data_files, a folder of `save_to_disk`, or a data set of
-                the Hugging Face hub.
-            name: Configuration of a hub data set.
-            data_files: Files, patterns or URLs: one, a list, or a dictionary from splits to these. A text file is one
-                document; JSON, CSV and the others hold one per line or row.
-            split: Split to train on, such as `train` or `train[:10%]`.
-            validation_split: Split to validate on; null: the `validation` of data_files, or a share of the documents.
-            validation_fraction: Share of the documents to validate on where no split is named, chosen by the seed.
-            test_split: Split for `test` and `predict`; null: the `test` of data_files, or the validation documents.
-            text_column: Column that holds the text.
-            label_column: Column that holds the label, for tasks that have one.
-            minimum_characters: Leave out shorter documents; null: empty ones, or what the corpus of this machine advises.
-            maximum_documents: Keep the first so many documents of each split; null: all.
-            tokenizer: A tokenizer.json, its folder, or a hub id; null: train one on the training documents.
-            tokenizer_training: How to train a tokenizer where none is given.
-            task: What the model is to learn from the documents; the model's task.
-            masking: How many tokens are hidden, and behind what.
-            max_length: Largest input, in tokens, special tokens included.
-            long_documents: `windows` cuts longer documents in windows that cover all tokens; `truncate` keeps the head.
-            stride: Tokens that a window shares with the one before it.
-            global_tokens: Tokens that see all and are seen by all: `first` of each row, `none`, or `auto`: `first` where
-                the model's attention pattern has global tokens.
-            batch_size: Rows per batch of one rank; one optimizer step takes batch_size x ranks x accumulated batches.
-            evaluation_batch_size: Rows per batch in validation, test and prediction; null: batch_size.
-            bucket_batches: Documents are sorted by length inside groups of so many global batches; 1 does not sort.
-            pad_to_multiple_of: Batches are padded to the longest row, rounded up to a multiple of this, in tokens.
-            seed: Seed of the order, the masks and the choice of validation documents.
-            num_workers: Processes that build batches beside the training process; 0 is fast enough for most models.
-            cache_dir: Folder for caches; null: that of `datasets` (HF_HOME, HF_DATASETS_CACHE).
-            progress: Show progress bars; null: when stderr is a terminal.
-        """
         super().__init__()
-        for flag, value, least in (
-            ("batch_size", batch_size, 1), ("evaluation_batch_size", evaluation_batch_size, 1), ("bucket_batches", bucket_batches, 1),
-            ("pad_to_multiple_of", pad_to_multiple_of, 1), ("num_workers", num_workers, 0), ("maximum_documents", maximum_documents, 1),
-            ("minimum_characters", minimum_characters, 0),
-        ):  # fmt: skip
-            if value is not None and value < least:
-                raise ConfigError(f"data.{flag}={value}: give at least {least}")
+        _check_at_least(1, batch_size=batch_size, evaluation_batch_size=evaluation_batch_size)
+        _check_at_least(1, bucket_batches=bucket_batches, pad_to_multiple_of=pad_to_multiple_of)
+        _check_at_least(1, maximum_documents=maximum_documents)
+        _check_at_least(0, num_workers=num_workers, minimum_characters=minimum_characters)
         if not 0.0 <= validation_fraction < 1.0:
-            raise ConfigError(
-                f"data.validation_fraction={validation_fraction}: give a share from 0 to below 1, such as 0.05"
-            )
+            raise ConfigError(f"data.validation_fraction={validation_fraction}: give a share from 0 to below 1")
         if global_tokens not in ("auto", "none", "first"):
             raise ConfigError(f"data.global_tokens={global_tokens!r}: give auto, none or first")
         self._task_class = task_class(task)
@@ -234,12 +227,12 @@ class TextDataModule(pl.LightningDataModule):
         self._parts = {name: self._part(name, folder, task) for name, folder in prepared.parts.items()}
 
     def resolve_global_tokens(self, pattern_uses_globals: bool) -> GlobalTokens:
-        """Settle `global_tokens="auto"` by whether the model's attention pattern has global tokens, and return the choice."""
+        """Settle `global_tokens="auto"` by whether the model's pattern has global tokens, and return the choice."""
         if self._global_tokens == "auto":
             self._global_tokens = "first" if pattern_uses_globals else "none"
         elif self._global_tokens == "first" and not pattern_uses_globals:
             raise ConfigError(
-                "data.global_tokens='first', but no layer's pattern has global tokens: take none or auto, or Longformer"
+                "data.global_tokens='first', but no layer's pattern has global tokens: take auto, or Longformer"
             )
         return self._global_tokens
 
@@ -253,9 +246,7 @@ class TextDataModule(pl.LightningDataModule):
             seed=self._seed,
             bucket_batches=self._bucket_batches,
         )
-        return BatchLoader(
-            part.rows, sampler, self._collator(), num_workers=self._num_workers, pin_memory=_pin_memory()
-        )
+        return BatchLoader(part.rows, sampler, self._collator(), num_workers=self._num_workers)
 
     def val_dataloader(self) -> BatchLoader | list[BatchLoader]:
         """Return this rank's validation batches; an empty list where nothing is held out."""
@@ -273,17 +264,13 @@ class TextDataModule(pl.LightningDataModule):
         part = self._part_for(name)
         shape = self._shape(self._evaluation_batch_size, training=False)
         sampler = EvaluationSampler(len(part.windows), part.label_counts, shape)
-        return BatchLoader(
-            part.rows, sampler, self._collator(), num_workers=self._num_workers, pin_memory=_pin_memory()
-        )
+        return BatchLoader(part.rows, sampler, self._collator(), num_workers=self._num_workers)
 
     def _part_for(self, name: str) -> _Part:
         if not self._parts:
             raise RuntimeError("call setup() before asking for batches")
         if name not in self._parts:
-            raise ConfigError(
-                f"no {name} documents: name data.{name}_split, or give a data.validation_fraction above 0"
-            )
+            raise ConfigError(f"no {name} documents: give data.{name}_split, or a data.validation_fraction")
         return self._parts[name]
 
     def _part(self, name: str, folder: Path, task: Task) -> _Part:
@@ -329,8 +316,10 @@ class TextDataModule(pl.LightningDataModule):
         )
 
 
-def _pin_memory() -> bool:
-    return torch.cuda.is_available()
+def _check_at_least(least: int, **flags: int | None) -> None:
+    for flag, value in flags.items():
+        if value is not None and value < least:
+            raise ConfigError(f"data.{flag}={value}: give at least {least}")
 
 
 def _log_cut(name: str, statistics: Statistics, windowing: Windowing) -> None:

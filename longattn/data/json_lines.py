@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import fsspec
+import fsspec  # type: ignore[import-untyped]
 
 from longattn.discovery import nearest
 from longattn.errors import ConfigError
@@ -18,21 +18,17 @@ from longattn.errors import ConfigError
 _SHOWN_COLUMNS = 20
 
 
-def read_json_documents(
-    files: Sequence[str], text_column: str, label_column: str | None, identity: str
-) -> Iterator[dict[str, Any]]:
+def read_json_documents(files: Sequence[str], text_column: str, label_column: str | None) -> Iterator[dict[str, Any]]:
     """Yield {"text", and "label" where `label_column` is given} of each object in `files`.
 
-    `identity` (of the files' content) is there for the cache of `datasets`, which tells calls apart by their arguments.
     Raises ConfigError with file and line for a broken line, a missing column, text that is no string, or bytes that are
     not UTF-8.
     """
-    del identity
     for file in files:
         for place, record in _records(file):
             if not isinstance(record, dict):
                 raise ConfigError(
-                    f"{place}: each line must be a JSON object with a field {text_column!r}, not {_kind(record)}"
+                    f"{place}: {_kind(record)}, but each line must be a JSON object with a field {text_column!r}"
                 )
             document = {"text": text_of(record, text_column, place)}
             if label_column is not None:
@@ -51,8 +47,8 @@ def text_of(record: dict[str, Any], text_column: str, place: str) -> str:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f"{place}: field {text_column!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) at character "
-            f"{error.start}, which is no text; remove it or replace it by \\ufffd"
+            f"{place}: field {text_column!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) "
+            f"at character {error.start}, which is no text; remove it or replace it by \\ufffd"
         ) from error
     return value
 
@@ -109,7 +105,8 @@ def _parsed(content: bytes, place: str, position: int) -> Any:
 def not_utf8(place: str, offset: int, byte: int) -> ConfigError:
     """Return the error for a byte that is not UTF-8; `offset` counts bytes from the start of the file."""
     return ConfigError(
-        f"{place}: not UTF-8: byte 0x{byte:02x} at offset {offset}; convert the file, for example with `iconv -f latin1 -t utf-8`"
+        f"{place}: not UTF-8: byte 0x{byte:02x} at offset {offset}; convert the file, "
+        "for example with `iconv -f latin1 -t utf-8`"
     )
 
 

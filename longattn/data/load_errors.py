@@ -11,39 +11,45 @@ from longattn.errors import ConfigError
 _BLOCK = 1 << 20
 
 
-def explained(error: Exception, path: str, name: str | None, split: str) -> ConfigError:
-    """Return the ConfigError for an error of `load_dataset`."""
+def explained(error: Exception, path: str, name: str | None, split: str, hint: str = "") -> ConfigError:
+    """Return the ConfigError for an error of `load_dataset`; `hint` names what the user may have meant by `path`."""
     reasons = _chain(error)
     text = " ".join(" ".join(str(reason) for reason in reasons).split())
     kinds = {kind.__name__ for reason in reasons for kind in type(reason).__mro__}
     where = f"path={path!r}" + (f" name={name!r}" if name else "")
     if "scripts are no longer supported" in text or "loading script" in text:
         return ConfigError(
-            f"{where} needs a loading script, which datasets 4 and later do not run: look on the hub for a parquet copy "
-            "(branch refs/convert/parquet), or download the files and give path='json', 'csv', 'text' or 'parquet' with data_files"
+            f"{where} needs a loading script, which datasets 4 and later do not run: look on the hub for a "
+            "parquet copy (branch refs/convert/parquet), or download the files and give path='json', 'csv', 'text' or "
+            "'parquet' with data_files"
         )
     if "OfflineModeIsEnabled" in kinds or "offline" in text.lower():
-        return ConfigError(f"{where}: not in the cache, and the hub is switched off (HF_HUB_OFFLINE); {_LOCAL}")
-    if kinds & {
-        "ConnectionError",
-        "ConnectError",
-        "ConnectTimeout",
-        "Timeout",
-        "ProxyError",
-        "TimeoutException",
-        "LocalEntryNotFoundError",
-    }:
-        return ConfigError(f"{where}: the hub cannot be reached: check the network; {_LOCAL}")
+        return ConfigError(f"{where}: not in the cache, and the hub is switched off (HF_HUB_OFFLINE){hint}; {_LOCAL}")
+    if kinds & _NO_CONNECTION:
+        return ConfigError(f"{where}: the hub cannot be reached: check the network{hint}; {_LOCAL}")
     if kinds & {"DatasetNotFoundError", "RepositoryNotFoundError"} or "doesn't exist on the Hub" in text:
         return ConfigError(
-            f"{where}: no such data set on the hub, or it needs a login (`hf auth login`), and no such folder here; {_LOCAL}"
+            f"{where}: no such folder here, and no such data set on the hub, or it needs a login "
+            f"(`hf auth login`){hint}; {_LOCAL}"
         )
     if "Unknown split" in text:
         return ConfigError(f"split={split!r} of {where}: {_short(str(reasons[0]))}")
     return ConfigError(f"{where} cannot be read: {_short(str(reasons[-1]) or type(reasons[-1]).__name__)}")
 
 
-_LOCAL = "without a network take a corpus of this machine (path='python_library' or 'manual_pages') or your own files (path='json', data_files=...)"
+_LOCAL = (
+    "without a network take a corpus of this machine (path='python_library' or 'manual_pages') "
+    "or your own files (path='json', data_files=...)"
+)
+
+_NO_CONNECTION = {
+    "ConnectionError",
+    "ConnectError",
+    "LocalEntryNotFoundError",
+    "ProxyError",
+    "Timeout",
+    "TimeoutException",
+}
 
 
 def first_bad_byte(file: str) -> ConfigError | None:

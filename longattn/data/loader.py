@@ -33,21 +33,19 @@ class WindowRows(Dataset[Row]):
         if key.filler:
             return filler_row(self._tokenizer, key)
         windows = self._windows
-        document = int(windows.document[key.index])
-        tokens = self._store.tokens(document, int(windows.start[key.index]), int(windows.stop[key.index]))
-        return self._task.row(WindowTokens(tokens, document, key.index), key)
+        document = int(windows.document[key.window])
+        tokens = self._store.tokens(document, int(windows.start[key.window]), int(windows.stop[key.window]))
+        return self._task.row(WindowTokens(tokens, document, key.window), key)
 
 
 class BatchLoader:
     """Yields the batches that a sampler of this rank lists.
 
-    On purpose no subclass of `DataLoader`: trainers take those apart to put samplers of their own into them. It has what
-    Lightning looks for: `sampler.set_epoch`, a length, and a state.
+    On purpose no subclass of `DataLoader`: trainers take those apart to put samplers of their own into them. It has
+    what Lightning looks for: `sampler.set_epoch`, a length, and a state.
     """
 
-    def __init__(
-        self, rows: WindowRows, sampler: KeySampler, collate: Collator, *, num_workers: int, pin_memory: bool
-    ) -> None:
+    def __init__(self, rows: WindowRows, sampler: KeySampler, collate: Collator, *, num_workers: int) -> None:
         self.batch_sampler = sampler
         self._loader: DataLoader[Row] = DataLoader(
             rows,
@@ -55,7 +53,7 @@ class BatchLoader:
             collate_fn=collate,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
-            pin_memory=pin_memory,
+            pin_memory=torch.cuda.is_available(),
             # Its own generator: the loader draws a seed for workers at each pass, which must not move the global state.
             generator=torch.Generator().manual_seed(0),
         )
@@ -102,7 +100,7 @@ class BatchLoader:
             return
         if state["batches_per_epoch"] != len(self):
             raise ConfigError(
-                f"cannot go on inside an epoch of {state['batches_per_epoch']} batches with data that make {len(self)}: "
+                f"cannot go on inside an epoch of {state['batches_per_epoch']} batches: the data now make {len(self)}; "
                 "the documents, max_length or the global batch size (batch_size x ranks x accumulation) have changed"
             )
         epoch, batches = state["epoch"], state["batches"]

@@ -1,4 +1,4 @@
-"""Masked-language-model masking as a function of (seed, epoch, document) alone (Devlin et al. 2018, arXiv 1810.04805, sec. 3.1).
+"""Masked-language-model masking as a function of (seed, epoch, document) (Devlin et al. 2018, arXiv 1810.04805, 3.1).
 
 No random state is kept: a document's draw comes from a hash of three numbers, so any rank, worker or resumed run draws
 the same, and the number of labelled tokens is known to the sampler before anything is masked.
@@ -34,9 +34,7 @@ class Masking:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.probability <= 1.0:
-            raise ConfigError(
-                f"masking.probability={self.probability!r}: give a share above 0 and at most 1, such as 0.15"
-            )
+            raise ConfigError(f"masking.probability={self.probability!r}: give a share above 0, at most 1")
         if self.mask_share < 0 or self.random_share < 0 or self.mask_share + self.random_share > 1 + 1e-9:
             raise ConfigError(
                 f"masking.mask_share={self.mask_share!r} and masking.random_share={self.random_share!r}: "
@@ -45,14 +43,14 @@ class Masking:
 
 
 def _mixed(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the finalizer of SplitMix64 (Steele et al. 2014), a bijection whose output bits all depend on each input bit."""
+    """Return the finalizer of SplitMix64 (Steele et al. 2014): each output bit depends on each input bit."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
 
 
 def counter_hash(*counters: int | Integers) -> NDArray[np.uint64]:
-    """Return 64 well mixed bits for each tuple of integers; the counters broadcast, and the result has at least one axis."""
+    """Return 64 well mixed bits for each tuple of integers; the counters broadcast, the result has an axis or more."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     state = np.zeros(1, dtype=np.uint64)
     for counter in counters:

@@ -15,7 +15,7 @@ import datasets
 import numpy as np
 
 from longattn.data.masking import counter_generator
-from longattn.data.sources import Source, character_counts, content_hash, load_documents, progress_bars
+from longattn.data.sources import Source, character_counts, content_hash, load_documents, quiet
 from longattn.data.token_store import write_file, write_folder, write_token_store
 from longattn.data.tokenizer import Tokenizer, load_tokenizer
 from longattn.data.tokenizer_training import TokenizerTraining, train_tokenizer
@@ -73,7 +73,7 @@ class Preparation:
 
     def run(self) -> Prepared:
         """Do what has not been done yet, note the result for the other ranks, and return it."""
-        with progress_bars(self.progress):
+        with quiet(progress=self.progress):
             parts = self._documents()
             tokenizer = self._tokenizer(parts["train"])
             folder = self.root / "tokenizers" / tokenizer.fingerprint
@@ -104,14 +104,14 @@ class Preparation:
         parts = {"train": documents}
         if self.validation_split is not None:
             parts["validation"] = load_documents(self.source, self.validation_split)
-        elif (held_out := round(self.validation_fraction * len(documents))) or self.validation_fraction > 0:
-            held_out = min(max(1, held_out), len(documents) - 1)
-            order = np.argsort(counter_generator(self.seed, len(documents)).random(len(documents)), kind="stable")
-            if held_out:
+        elif self.validation_fraction > 0:
+            held_out = min(max(1, round(self.validation_fraction * len(documents))), len(documents) - 1)
+            if held_out == 0:
+                log.warning("there is one document only: it is trained on, and nothing is left to validate on")
+            else:
+                order = np.argsort(counter_generator(self.seed, len(documents)).random(len(documents)), kind="stable")
                 parts["train"] = documents.select(np.sort(order[held_out:]))
                 parts["validation"] = documents.select(np.sort(order[:held_out]))
-            else:
-                log.warning("there is one document only: it is trained on, and nothing is left to validate on")
         if self.test_split is not None:
             parts["test"] = load_documents(self.source, self.test_split)
         return parts

@@ -28,7 +28,7 @@ class Key(NamedTuple):
     epoch: int
     """Epoch whose random draws the row takes."""
 
-    index: int
+    window: int
     """Index of the window; -1 for a filler."""
 
     denominator: float
@@ -37,7 +37,7 @@ class Key(NamedTuple):
     @property
     def filler(self) -> bool:
         """Whether the row only fills up a batch: no document, no label, not counted."""
-        return self.index < 0
+        return self.window < 0
 
 
 FILLER = -1
@@ -183,12 +183,9 @@ class TrainingSampler(KeySampler):
             if (number + 1) * shape.accumulation <= first:
                 continue
             keys = self._keys(epoch, global_batch, global_batch)
-            # Micro-batches are neighbours in length; within one, rows are dealt out in turn, so that ranks have like work.
-            parts = [
-                keys[part * shape.ranks * shape.batch_size :][: shape.ranks * shape.batch_size]
-                for part in range(shape.accumulation)
-            ]
-            for part, micro_batch in enumerate(parts):
+            # Micro-batches are neighbours in length; within one, rows are dealt out in turn: ranks have like work.
+            for part in range(shape.accumulation):
+                micro_batch = keys[part * shape.ranks * shape.batch_size :][: shape.ranks * shape.batch_size]
                 if number * shape.accumulation + part >= first:
                     yield micro_batch[shape.rank :: shape.ranks]
 

@@ -1,13 +1,15 @@
-"""Documents from anywhere: what `datasets.load_dataset` opens, `save_to_disk` folders, local JSON lines, offline corpora."""
+"""Documents from anywhere: all that `datasets.load_dataset` opens, `save_to_disk` folders, this machine's corpora."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -18,7 +20,16 @@ from numpy.typing import NDArray
 from longattn.data.corpora import Corpus, corpora
 from longattn.data.json_lines import missing_column, read_json_documents
 from longattn.data.load_errors import explained, first_bad_byte
+from longattn.discovery import nearest
 from longattn.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_NOISY = (
+    *(f"datasets.packaged_modules.{kind}.{kind}" for kind in ("csv", "json", "parquet", "text", "arrow")),
+    "huggingface_hub.utils._http",
+)
+"""Loggers of readers and of the hub, which repeat in several lines what the error says."""
 
 DataFiles = str | list[str] | dict[str, str | list[str]]
 
@@ -65,16 +76,17 @@ class Source:
         return {name: [files] if isinstance(files, str) else list(files) for name, files in splits.items()}
 
 
+_TEXT = datasets.Features({"text": datasets.Value("string")})
+
+
 def load_documents(source: Source, split: str) -> datasets.Dataset:
     """Return the documents of `split` as a data set with the columns text and, where asked for, label.
 
-    `split` is in the terms of `load_dataset`: `train`, `train[:10%]`, `train+validation`. Raises ConfigError for whatever
-    the user can mend.
+    `split` is in the terms of `load_dataset`: `train`, `train[:10%]`, `train+validation`. Raises ConfigError for
+    whatever the user can mend.
     """
-    documents = _columns(source, _opened(source, split))
-    least = source.minimum_characters
-    if least is None:
-        least = 1  # a corpus has applied its own minimum
+    documents = _opened(source, split)
+    least = 1 if source.minimum_characters is None else source.minimum_characters  # a corpus applies its own default
     lengths = character_counts(documents)
     kept = np.flatnonzero(lengths >= least)[: source.maximum_documents]
     if len(kept) == 0:
@@ -105,19 +117,23 @@ def content_hash(documents: datasets.Dataset) -> str:
 
 
 def _opened(source: Source, split: str) -> datasets.Dataset:
+    """Return the documents with the columns text and label, empty ones included."""
     if source.path in corpora():
         corpus = corpora()[source.path]()
         _refuse_files(source, f"{source.path!r} is a corpus of this machine")
-        return _take({"train": lambda: _corpus_documents(source, corpus)}, split, source.path)
+        if source.label_column not in (None, "label"):
+            raise ConfigError(f"label_column={source.label_column!r}: {source.path!r} has one label column, 'label'")
+        documents = _take({"train": lambda: _corpus_documents(source, corpus)}, split, f"path={source.path!r}")
+        return documents.select_columns(["text"] if source.label_column is None else ["text", "label"])
     folder = Path(source.path).expanduser()
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         _refuse_files(source, f"{source.path!r} is a folder of save_to_disk")
-        return _saved(folder, split)
+        return _columns(source, _saved(folder, split))
     if source.path == "json" and all("://" not in file for files in source.files.values() for file in files):
-        files = _local_files(source)
-        parts = {name: _json_documents(source, chosen) for name, chosen in files.items()}
+        _refuse_name(source)
+        parts = {name: _json_documents(source, files) for name, files in _local_files(source).items()}
         return _take(parts, split, f"data_files={source.data_files!r}")
-    return _loaded(source, split)
+    return _columns(source, _loaded(source, split))
 
 
 def _loaded(source: Source, split: str) -> datasets.Dataset:
@@ -128,6 +144,7 @@ def _loaded(source: Source, split: str) -> datasets.Dataset:
         arguments = {"sample_by": "document", "encoding": "utf-8-sig"}  # "-sig": a byte-order mark is no text
     if source.path in _FILE_FORMATS.values():
         files = _local_files(source)
+        _refuse_name(source)
         arguments["data_files"] = files
     elif source.data_files is not None:
         arguments["data_files"] = source.files if isinstance(source.data_files, Mapping) else source.data_files
@@ -140,7 +157,9 @@ def _loaded(source: Source, split: str) -> datasets.Dataset:
             for file in (file for chosen in files.values() for file in chosen if "://" not in file):
                 if bad := first_bad_byte(file):
                     raise bad from error
-        raise explained(error, source.path, source.name, split) from error
+        raise explained(
+            error, source.path, source.name, split, nearest(source.path, [*corpora(), *_FILE_FORMATS.values()])
+        ) from error
     assert isinstance(loaded, datasets.Dataset)
     return loaded
 
@@ -169,25 +188,25 @@ def _resolved(pattern: str) -> list[str]:
         if not found:
             raise ConfigError(f"data_files: no file matches {pattern!r} (looked in {Path.cwd()})")
     else:
-        near = [str(other) for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = _nearest_file(path, near)
+        hint = nearest(path.name, [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else [])
         raise ConfigError(f"data_files: {pattern} does not exist (looked in {path.resolve().parent}){hint}")
     filled = [file for file in found if Path(file).stat().st_size > 0]
     if not filled:
         raise ConfigError(f"data_files: {pattern} is empty (0 bytes): there is no document in it")
+    if len(filled) < len(found):
+        log.warning("data_files: %d of the files that match %s are empty (0 bytes)", len(found) - len(filled), pattern)
     return filled
-
-
-def _nearest_file(path: Path, others: list[str]) -> str:
-    from longattn.discovery import nearest
-
-    return nearest(path.name, [Path(other).name for other in others])
 
 
 def _refuse_files(source: Source, reason: str) -> None:
     if source.data_files is not None or source.name is not None:
         flag = "data_files" if source.data_files is not None else "name"
         raise ConfigError(f"{flag} has no effect: {reason}; drop {flag}, or choose another path")
+
+
+def _refuse_name(source: Source) -> None:
+    if source.name is not None:
+        raise ConfigError(f"name={source.name!r} has no effect: path={source.path!r} reads files; drop name")
 
 
 def _refuse_file_as_path(path: str) -> None:
@@ -205,50 +224,52 @@ def _saved(folder: Path, split: str) -> datasets.Dataset:
     except Exception as error:  # a damaged folder fails in many ways
         raise ConfigError(f"path={str(folder)!r}: not a whole folder of save_to_disk: {error}") from error
     parts = saved if isinstance(saved, Mapping) else {"train": saved}
-    return _take({name: (lambda part=part: part) for name, part in parts.items()}, split, f"path={str(folder)!r}")
+    return _take({name: partial(parts.__getitem__, name) for name in parts}, split, f"path={str(folder)!r}")
 
 
 def _corpus_documents(source: Source, corpus: Corpus) -> datasets.Dataset:
     least = corpus.minimum_characters if source.minimum_characters is None else source.minimum_characters
-    documents = _generated(corpus.documents, {"minimum_characters": least}, corpus.identity(), source)
-    if documents is None:
+    features = datasets.Features({column: datasets.Value("string") for column in ("text", "label", "source")})
+    documents = _generated(corpus.documents, {"minimum_characters": least}, corpus.identity(), features, source)
+    if len(documents) == 0:
         raise ConfigError(f"path={source.path!r}: no document of at least {least} characters: {corpus.explain_empty()}")
     return documents
 
 
 def _json_documents(source: Source, files: list[str]) -> Callable[[], datasets.Dataset]:
     def read() -> datasets.Dataset:
-        states = [(file, Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files]
-        columns = {"text_column": source.text_column, "label_column": source.label_column}
-        documents = _generated(
-            read_json_documents, {"files": files, "identity": "", **columns}, repr((states, columns)), source
-        )
-        if documents is None:
-            raise ConfigError(f"data_files: {', '.join(files)}: no document in it, only blank lines")
-        return documents
+        states = [(Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files]
+        arguments = {"files": files, "text_column": source.text_column, "label_column": source.label_column}
+        features = None  # a label may be of any type, and tells by itself
+        if source.label_column is None:
+            features = _TEXT
+        return _generated(read_json_documents, arguments, repr(states), features, source)
 
     return read
 
 
 def _generated(
-    generator: Callable[..., Iterator[object]], arguments: dict[str, object], identity: str, source: Source
-) -> datasets.Dataset | None:
-    """Return the documents of a generator, written to the cache of `datasets` once; None where it yields nothing."""
-    if next(iter(generator(**arguments)), None) is None:
-        return None
-    code = f"{generator.__qualname__}\0{sorted(arguments.items())}\0{identity}"
+    generator: Callable[..., Iterator[object]],
+    arguments: Mapping[str, object],
+    identity: str,
+    features: datasets.Features | None,
+    source: Source,
+) -> datasets.Dataset:
+    """Return the documents of a generator, which runs once for each `identity` of what it reads."""
+    call = f"{generator.__module__}.{generator.__qualname__}\0{sorted(arguments.items())}\0{identity}\0{features}"
     try:
         return datasets.Dataset.from_generator(
             generator,
-            gen_kwargs=arguments,
+            features=features,
+            gen_kwargs=dict(arguments),
             cache_dir=source.cache_dir,
-            fingerprint=hashlib.sha256(code.encode()).hexdigest()[:16],
+            fingerprint=hashlib.sha256(call.encode()).hexdigest()[:16],
         )
-    except ConfigError:
-        raise
     except Exception as error:  # `datasets` wraps what a generator raises
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
+        if "corresponds to no data" in str(error) or type(error.__cause__).__name__ == "SchemaInferenceError":
+            return datasets.Dataset.from_dict({"text": []}, features=_TEXT)
         raise explained(error, source.path, source.name, "train") from error
 
 
@@ -269,25 +290,19 @@ def _take(parts: Mapping[str, Callable[[], datasets.Dataset]], split: str, place
         raise ConfigError(
             f"split={split!r} is not understood ({error}); write train, train[:10%] or train+validation"
         ) from error
-    pieces = [
-        loaded[entry.splitname].select(range(entry.from_ or 0, _end(entry.to, loaded[entry.splitname])))
-        for entry in instructions
-    ]
+    pieces = []
+    for instruction in instructions:
+        part = loaded[instruction.splitname]
+        stop = len(part) if instruction.to is None else instruction.to
+        pieces.append(part.select(range(instruction.from_ or 0, stop)))
     return datasets.concatenate_datasets(pieces)
-
-
-def _end(stop: int | None, part: datasets.Dataset) -> int:
-    return len(part) if stop is None else stop
 
 
 def _columns(source: Source, documents: datasets.Dataset) -> datasets.Dataset:
     """Return the documents with their columns called text and label."""
-    if source.path in corpora() or (source.path == "json" and set(documents.column_names) <= {"text", "label"}):
-        wanted = {"text": "text"} | ({"label": "label"} if source.label_column is not None else {})
-    else:
-        wanted = {"text": source.text_column}
-        if source.label_column is not None:
-            wanted["label"] = source.label_column
+    wanted = {"text": source.text_column}
+    if source.label_column is not None:
+        wanted["label"] = source.label_column
     for column, flag in zip(wanted.values(), ("text_column", "label_column"), strict=False):
         if column not in documents.column_names:
             raise missing_column(flag, column, documents.column_names, f"path={source.path!r}")
@@ -310,11 +325,16 @@ def _no_documents(source: Source, split: str, total: int, least: int) -> str:
 
 
 @contextlib.contextmanager
-def progress_bars(shown: bool) -> Iterator[None]:
-    """Let `datasets` show its progress bars or not, and leave its setting as it was."""
+def quiet(*, progress: bool) -> Iterator[None]:
+    """Let `datasets` show progress bars or not, and keep its readers from logging what we raise; restore all after."""
     was_disabled = datasets.are_progress_bars_disabled()
-    (datasets.enable_progress_bars if shown else datasets.disable_progress_bars)()
+    levels = {name: logging.getLogger(name).level for name in _NOISY}
+    (datasets.enable_progress_bars if progress else datasets.disable_progress_bars)()
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         yield
     finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
         (datasets.disable_progress_bars if was_disabled else datasets.enable_progress_bars)()

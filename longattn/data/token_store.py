@@ -57,7 +57,7 @@ class TokenStore:
         return counts
 
     def unigram_entropy(self, tokenizer: Tokenizer) -> float:
-        """Return the entropy of the distribution of ordinary tokens, in nats per token: what a guess by frequency loses."""
+        """Return the entropy of the distribution of ordinary tokens, in nats: what a guess by frequency loses."""
         counts = self.token_counts[tokenizer.ordinary_ids]
         counts = counts[counts > 0]
         if len(counts) == 0:

@@ -61,7 +61,7 @@ class Tokenizer:
         self._names = names
         self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
         self._tokenizer.encode_special_tokens = True
-        ids = {role: self._tokenizer.token_to_id(name) for role, name in names.items()}
+        ids = {role: _id_of(self._tokenizer, name) for role, name in names.items()}
         self.special = SpecialTokens(ids["pad"], ids.get("unk"), ids["cls"], ids["sep"], ids["mask"])
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = 1 + max(vocabulary.values())
@@ -100,7 +100,7 @@ class Tokenizer:
         return self._tokenizer.id_to_token(int(token_id)) or ""
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json and tokenizer_config.json into `folder`, so that longattn and transformers can load it."""
+        """Write tokenizer.json and tokenizer_config.json into `folder`, for longattn and transformers to load."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {f"{role}_token": name for role, name in self._names.items()}
@@ -140,10 +140,11 @@ def _load_with_transformers(path: str, *, exists: bool) -> Tokenizer:
     except ImportError as error:
         reason = "a folder without tokenizer.json" if exists else "no file here, so taken for a hub id"
         raise ConfigError(
-            f"tokenizer={path!r} is {reason}, which needs transformers: pip install 'longattn[hub]', or give a tokenizer.json"
+            f"tokenizer={path!r} is {reason}, which needs transformers: "
+            "pip install 'longattn[hub]', or give a tokenizer.json"
         ) from error
     try:
-        fast = AutoTokenizer.from_pretrained(path, use_fast=True)  # type: ignore[no-untyped-call]
+        fast = AutoTokenizer.from_pretrained(path, use_fast=True)
     except Exception as error:  # the hub, the network and many tokenizer classes: all mean the same to the user
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
@@ -199,6 +200,12 @@ def _without_padding(tokenizer: tokenizers.Tokenizer) -> str:
     content = json.loads(tokenizer.to_str())
     content["truncation"] = content["padding"] = None
     return json.dumps(content, ensure_ascii=False)
+
+
+def _id_of(tokenizer: tokenizers.Tokenizer, name: str) -> int:
+    token_id = tokenizer.token_to_id(name)
+    assert token_id is not None
+    return int(token_id)
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -16,6 +16,9 @@ from longattn.errors import ConfigError
 
 Kind = Literal["bpe", "wordpiece", "unigram"]
 
+Documents = Callable[[], Iterable[str]]
+"""A function that yields the texts, from the first each time."""
+
 NAMES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 
 _LARGEST_ALPHABET = 1000
@@ -49,9 +52,7 @@ class TokenizerTraining:
             )
 
 
-def train_tokenizer(
-    documents: Callable[[], Iterable[str]], training: TokenizerTraining, *, progress: bool = False
-) -> Tokenizer:
+def train_tokenizer(documents: Documents, training: TokenizerTraining, *, progress: bool = False) -> Tokenizer:
     """Return a tokenizer trained on the texts that `documents()` yields; it may be called more than once.
 
     BPE and WordPiece depend on the texts alone. The Unigram trainer of the library adds up probabilities in an order of
@@ -73,9 +74,7 @@ def _normalizer(training: TokenizerTraining) -> Any:
     return normalizers.Sequence(steps)
 
 
-def _train_bpe(
-    documents: Callable[[], Iterable[str]], training: TokenizerTraining, progress: bool
-) -> tokenizers.Tokenizer:
+def _train_bpe(documents: Documents, training: TokenizerTraining, progress: bool) -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     # No Unicode normalisation: bytes in, the same bytes out.
     if training.lowercase:
@@ -92,9 +91,7 @@ def _train_bpe(
     return tokenizer
 
 
-def _train_wordpiece(
-    documents: Callable[[], Iterable[str]], training: TokenizerTraining, progress: bool
-) -> tokenizers.Tokenizer:
+def _train_wordpiece(documents: Documents, training: TokenizerTraining, progress: bool) -> tokenizers.Tokenizer:
     normalizer = _normalizer(training)
     alphabet = _alphabet(documents(), normalizer, limit=(training.vocab_size - len(NAMES)) // 2)
 
@@ -120,9 +117,7 @@ def _train_wordpiece(
     return empty(models.WordPiece(trained.get_vocab(with_added_tokens=True), unk_token=NAMES["unk"]))
 
 
-def _train_unigram(
-    documents: Callable[[], Iterable[str]], training: TokenizerTraining, progress: bool
-) -> tokenizers.Tokenizer:
+def _train_unigram(documents: Documents, training: TokenizerTraining, progress: bool) -> tokenizers.Tokenizer:
     normalizer = _normalizer(training)
 
     def empty(model: models.Unigram) -> tokenizers.Tokenizer:

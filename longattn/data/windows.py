@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,8 @@ class Windowing:
     """Special tokens that each input holds, such as [CLS] and [SEP]."""
 
     def __post_init__(self) -> None:
-        if self.long_documents not in get_args(LongDocuments):
-            raise ConfigError(
-                f"long_documents={self.long_documents!r}: give one of {', '.join(get_args(LongDocuments))}"
-            )
+        if self.long_documents not in ("windows", "truncate"):
+            raise ConfigError(f"long_documents={self.long_documents!r}: give windows or truncate")
         if self.max_length <= self.special_tokens:
             raise ConfigError(
                 f"max_length={self.max_length}: no room for text beside {self.special_tokens} special tokens; "
@@ -48,7 +46,7 @@ class Windowing:
             )
         if self.long_documents == "truncate" and self.stride:
             raise ConfigError(
-                f"stride={self.stride} has no effect with long_documents='truncate': drop it, or take long_documents='windows'"
+                f"stride={self.stride} has no effect with long_documents='truncate': drop it, or take 'windows'"
             )
 
     @property

@@ -48,7 +48,7 @@ class Corpus(ABC):
 
 def corpora() -> dict[str, type[Corpus]]:
     """Return every corpus by its name."""
-    return {corpus.name: corpus for corpus in classes_in("longattn.data.corpora", Corpus).values()}
+    return {corpus.name: corpus for corpus in classes_in("longattn.data.corpora", Corpus).values()}  # type: ignore[type-abstract]
 
 
 def files_identity(files: Iterable[Path], *settings: str) -> str:

@@ -1,4 +1,4 @@
-"""Python's standard library: its sources, its built-in reference manual, and its documentation where that is installed."""
+"""Python's standard library: its sources, its language reference, and its documentation where that is installed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _DOCUMENTATION_FOLDERS = ("share/doc/python{version}/html/_sources", "share/doc/
 class PythonLibrary(Corpus):
     """The sources of the modules, each a document, labelled by what holds them, such as `asyncio` or `module`.
 
-    The language reference that `help()` shows (`pydoc_data.topics`) is one document per topic, labelled `reference`; the
-    reStructuredText of the documentation, where it is installed, is labelled `documentation`.
+    The language reference that `help()` shows (`pydoc_data.topics`) is one document per topic, labelled `reference`;
+    the reStructuredText of the documentation, where it is installed, is labelled `documentation`.
     """
 
     name: ClassVar[str] = "python_library"
@@ -42,7 +42,9 @@ class PythonLibrary(Corpus):
         paths = sysconfig.get_paths()
         self._library = library or Path(paths["stdlib"])
         self._prefixes = (
-            prefixes if prefixes is not None else (Path(sysconfig.get_config_var("base") or "/usr"), Path("/usr"))
+            prefixes
+            if prefixes is not None
+            else (Path(sysconfig.get_config_var("installed_base") or "/usr"), Path("/usr"))
         )
 
     def identity(self) -> str:

@@ -81,7 +81,7 @@ def filler_row(tokenizer: Tokenizer, key: Key) -> Row:
 
 def task_class(name: str) -> type[Task]:
     """Return the task called `name`; raise ConfigError with the nearest name if there is none."""
-    tasks = {task.name: task for task in classes_in("longattn.data.tasks", Task).values()}
+    tasks = {task.name: task for task in classes_in("longattn.data.tasks", Task).values()}  # type: ignore[type-abstract]
     if name not in tasks:
         raise ConfigError(f"task={name!r}: no such task{nearest(name, tasks)}; there are {', '.join(sorted(tasks))}")
     return tasks[name]
