@@ -7,7 +7,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,9 +25,18 @@ FORMAT_VERSION = 1
 
 
 class SavesItself(Protocol):
-    """A tokenizer that writes its files into a folder, as those of longattn and transformers do."""
+    """A tokenizer that writes its files into a folder, as that of longattn does."""
 
-    def save_pretrained(self, folder: str) -> Any:
+    def save(self, folder: str, /) -> Any:
+        """Write all files into `folder`."""
+        ...
+
+
+@runtime_checkable
+class SavesPretrained(Protocol):
+    """A tokenizer that writes its files into a folder, as those of transformers do."""
+
+    def save_pretrained(self, folder: str, /) -> Any:
         """Write all files into `folder`."""
         ...
 
@@ -58,15 +67,16 @@ class Pretrained(nn.Module, ABC):
     def tie_weights(self) -> None:
         """Make the parameters of `tied_weights` the same tensors again."""
 
-    def save_pretrained(self, folder: str | Path, tokenizer: SavesItself | None = None) -> None:
+    def save_pretrained(self, folder: str | Path, tokenizer: SavesItself | SavesPretrained | None = None) -> None:
         """Write config.json, model.safetensors and the tokenizer's files into `folder`.
 
         Nothing half-written is ever seen under the final names. Tied weights are stored once.
         """
-        folder = Path(folder)
+        folder = Path(folder).resolve()
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"cannot save a model into {str(folder)!r}: it is a file, not a folder")
         staging = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+        shutil.rmtree(staging, ignore_errors=True)  # of a process with the same number that was killed here
         staging.mkdir(parents=True)
         try:
             self._write(staging, tokenizer)
@@ -74,9 +84,10 @@ class Pretrained(nn.Module, ABC):
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
-    def _write(self, folder: Path, tokenizer: SavesItself | None) -> None:
+    def _write(self, folder: Path, tokenizer: SavesItself | SavesPretrained | None) -> None:
         if tokenizer is not None:
-            tokenizer.save_pretrained(str(folder))
+            save = tokenizer.save_pretrained if isinstance(tokenizer, SavesPretrained) else tokenizer.save
+            save(str(folder))
         tied = self.tied_weights
         tensors = {
             name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items() if name not in tied

@@ -110,8 +110,14 @@ class _Tokenizer:
             raise OSError("disk full")
 
 
-def test_tokenizer_goes_along(small_model, tmp_path):
-    small_model().save_pretrained(tmp_path / "new" / "model", tokenizer=_Tokenizer())
+class _OwnTokenizer:
+    def save(self, folder):
+        _Tokenizer().save_pretrained(folder)
+
+
+@pytest.mark.parametrize("tokenizer", [_Tokenizer(), _OwnTokenizer()], ids=["transformers", "longattn"])
+def test_tokenizer_goes_along(small_model, tmp_path, tokenizer):
+    small_model().save_pretrained(tmp_path / "new" / "model", tokenizer=tokenizer)
     assert sorted(file.name for file in (tmp_path / "new" / "model").iterdir()) == [
         "config.json",
         "model.safetensors",
@@ -129,6 +135,14 @@ def test_failed_save_leaves_nothing_behind(small_model, tmp_path, exists):
     assert [file.name for file in tmp_path.iterdir()] == (["model"] if exists else [])
     if exists:
         assert Encoder.from_pretrained(folder).config.pattern == SlidingWindow(radius=3)
+
+
+def test_saves_into_the_current_folder(small_model, tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    small_model().save_pretrained(".")
+    assert Encoder.from_pretrained(".").config.vocab_size == 40
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
 
 
 def test_save_replaces_an_older_model_and_keeps_other_files(small_model, tmp_path):
