@@ -17,10 +17,13 @@ from longattn.patterns import BoundPattern, Dense, Longformer, Pattern, Scope, b
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GlobalRows:
-    """The global tokens of a batch, gathered into rows of their own; entries with fewer than G have idle slots."""
+    """The global tokens of a batch, gathered into rows of their own; entries with fewer than G have idle slots.
+
+    An idle slot holds a token that is not global; what is computed for it is not used.
+    """
 
     index_BG: Tensor
-    """Token of each slot; an idle slot points to a token that is not global, and sees nothing."""
+    """Token of each slot."""
 
     entry_N: Tensor
     """Batch entry of each global token."""
@@ -119,11 +122,6 @@ def _gather_global_rows(rows: BoundPattern, is_global_BL: Tensor) -> GlobalRows 
     if rows.query_document_BL is not None and rows.key_document_BS is not None:
         query_document = rows.query_document_BL.gather(1, index_BG)
         key_document = rows.key_document_BS
-    if not bool(filled_BG.all()):
-        # A slot that belongs to no document sees nothing, in every kernel.
-        own = torch.zeros_like(index_BG) if query_document is None else query_document
-        query_document = own.masked_fill(~filled_BG, -1)
-        key_document = torch.zeros_like(is_global_BL, dtype=torch.int64) if key_document is None else key_document
     bound = bind(
         Dense(),
         num_heads=rows.num_heads,

@@ -100,6 +100,14 @@ def test_attention_mask_and_document_ids_go_together(small_model, tokens):
     torch.testing.assert_close(both, one, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("position", POSITIONS)
+def test_order_of_tokens_matters_with_positions_only(small_model, tokens, position):
+    model, ids = small_model(position=position, dtype=torch.float64), tokens(2, 9)
+    order = torch.tensor([3, 0, 8, 1, 7, 2, 6, 4, 5])
+    shuffled_after, shuffled_before = model(ids).logits[:, order], model(ids[:, order]).logits
+    assert torch.allclose(shuffled_after, shuffled_before, rtol=0, atol=1e-10) == (position == "none")
+
+
 def test_positions_restart_with_each_document():
     starts = document_starts(torch.tensor([[3, 3, 3, 0, 0, 7], [1, 1, 1, 1, -1, -1]]))
     assert starts.tolist() == [[0, 0, 0, 3, 3, 5], [0, 0, 0, 0, 4, 4]]
