@@ -46,6 +46,11 @@ def check_checkpoint(checkpoint: dict[str, Any], network: TaskModel, tokenizer: 
         raise ConfigError("the checkpoint was not written by longattn: it lacks the entry 'longattn'")
     if saved["task"] != network.task:
         raise ConfigError(f"the checkpoint is of task {saved['task']!r}, the configuration of task {network.task!r}")
+    if tokenizer is not None and saved["tokenizer"] not in (None, tokenizer):
+        raise ConfigError(
+            "the checkpoint was trained with another tokenizer than the data have now: give --data.tokenizer the one "
+            "of its run folder (RUN/tokenizer)"
+        )
     mine = network.config.to_dict()
     differing = [name for name in mine if name not in _FREE and saved["encoder"].get(name) != mine[name]]
     fatal = [name for name in differing if name not in _VISIBLE]
@@ -62,8 +67,3 @@ def check_checkpoint(checkpoint: dict[str, Any], network: TaskModel, tokenizer: 
         )
     if differing:
         _log.warning("the checkpoint was trained with another %s; the configuration's is used", " and ".join(differing))
-    if tokenizer is not None and saved["tokenizer"] not in (None, tokenizer):
-        raise ConfigError(
-            "the checkpoint was trained with another tokenizer than the data have now: give --data.tokenizer the one "
-            "of its run folder (RUN/tokenizer)"
-        )

@@ -16,14 +16,15 @@ def check_settings(module: EncoderModule, data: TextDataModule, trainer: Mapping
     """Raise ConfigError for the first contradiction between the model's, the data's and the trainer's settings."""
     check_length(module, data.max_length)
     check_end(trainer)
+    check_schedule(module, trainer)
 
 
 def check_length(module: EncoderModule, max_length: int) -> None:
     """Raise ConfigError if the model cannot take documents of `max_length` tokens."""
     config = module.encoder_config(vocab_size=1)
-    last = torch.tensor([[max_length - 1]])
+    positions = torch.arange(max_length)[None]
     try:
-        config.position_scheme.check_positions(last, given=False)
+        config.position_scheme.check_positions(positions, given=False)
         for layer in range(config.num_layers):
             config.pattern_of(layer).check_length(max_length)
     except ConfigError as error:
@@ -36,3 +37,9 @@ def check_end(trainer: Mapping[str, Any]) -> None:
         raise ConfigError(
             "nothing ends the training: give --trainer.max_steps, --trainer.max_epochs or --trainer.max_time"
         )
+
+
+def check_schedule(module: EncoderModule, trainer: Mapping[str, Any]) -> None:
+    """Raise ConfigError if the schedule needs a number of steps that nothing tells."""
+    if trainer["max_steps"] == -1 and trainer["max_epochs"] in (None, -1):
+        module.schedule.resolve(None)

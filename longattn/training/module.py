@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from longattn.data import TextDataModule
 from longattn.errors import ConfigError
 from longattn.models import EncoderConfig, TaskModel, task_model
-from longattn.nn.position import Position
+from longattn.nn.position import Position, positions
 from longattn.patterns import Pattern
 from longattn.training.architecture import ArchitectureConfig
 from longattn.training.callbacks.throughput import ends_optimizer_step
@@ -28,6 +28,10 @@ MODEL_INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "documen
 """The entries of a batch that a model takes; the others are about the batch."""
 
 GroupT = TypeVar("GroupT")
+
+PositionName = str
+if not TYPE_CHECKING:
+    PositionName = Literal[tuple(sorted(positions()))]  # so that the command line knows names from classes
 
 
 class EncoderModule(LightningModule):
@@ -48,7 +52,7 @@ class EncoderModule(LightningModule):
         num_heads: int = EncoderConfig.num_heads,
         num_layers: int = EncoderConfig.num_layers,
         d_ff: int = EncoderConfig.d_ff,
-        position: Position | str = "rope",
+        position: Position | PositionName = "rope",
         architecture: ArchitectureConfig = ArchitectureConfig(),  # noqa: B008  frozen
         optimizer: Literal["adamw", "sgd", "none"] = "adamw",
         learning_rate: float = 5e-4,
@@ -102,7 +106,7 @@ class EncoderModule(LightningModule):
         self._optimizer_name = optimizer
         self._learning_rate = learning_rate
         self._optimization = _group(OptimizerConfig, optimization)
-        self._schedule = _group(ScheduleConfig, schedule)
+        self.schedule = _group(ScheduleConfig, schedule)
         self._compile = compile
         self._activation_checkpointing = activation_checkpointing
         self._metrics: dict[str, TaskMetrics] = {stage: build_metrics(task) for stage in ("train", "val", "test")}
@@ -229,7 +233,7 @@ class EncoderModule(LightningModule):
         if optimizer is None:
             return None
         steps = self.trainer.estimated_stepping_batches
-        schedule = self._schedule.resolve(int(steps) if math.isfinite(steps) else None)
+        schedule = self.schedule.resolve(int(steps) if math.isfinite(steps) else None)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": build_scheduler(optimizer, schedule), "interval": "step"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -131,6 +132,8 @@ def find_checkpoint(path: str) -> Path:
     """
     given = Path(path)
     if given.is_file():
+        if not zipfile.is_zipfile(given):
+            raise ConfigError(f"ckpt_path {path!r} is no checkpoint of torch, or a broken one")
         return given
     if not given.exists():
         raise ConfigError(f"ckpt_path {path!r} does not exist: give a checkpoint file or a run folder")

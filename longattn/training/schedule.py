@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from longattn.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,8 @@ class ScheduleConfig:
     def resolve(self, run_steps: int | None) -> ScheduleConfig:
         """Return the schedule with `total_steps` and `decay_steps` filled in for a run of `run_steps` optimizer steps.
 
-        ConfigError when the shape needs a length that is not known (`run_steps` None), or the parts do not fit in it.
+        ConfigError when the shape needs a length that is not known (`run_steps` None). Parts that do not fit into the
+        run are cut short, with a warning: the warm-up comes first.
         """
         if self.shape == "constant":
             return self
@@ -68,9 +72,7 @@ class ScheduleConfig:
             decay = self.decay_steps if self.decay_steps is not None else max(1, total // 10)
         if self.warmup_steps + (decay or 0) > total:
             parts = f"warmup_steps {self.warmup_steps}" + ("" if decay is None else f" + decay_steps {decay}")
-            raise ConfigError(
-                f"schedule: {parts} exceed the {total} optimizer steps of the run: make the parts shorter"
-            )
+            _log.warning("schedule: %s exceed the %d optimizer steps of the run and are cut short", parts, total)
         return ScheduleConfig(
             shape=self.shape,
             warmup_steps=self.warmup_steps,
@@ -90,7 +92,7 @@ def learning_rate_factor(schedule: ScheduleConfig, step: int) -> float:
     start = schedule.warmup_steps
     if schedule.shape == "wsd":
         assert schedule.decay_steps is not None, "resolve the schedule first"
-        start = schedule.total_steps - schedule.decay_steps
+        start = max(start, schedule.total_steps - schedule.decay_steps)
     progress = min(1.0, max(0.0, (step - start) / max(1, schedule.total_steps - start)))
     left = 0.5 * (1.0 + math.cos(math.pi * progress)) if schedule.shape == "cosine" else 1.0 - progress
     return schedule.final_fraction + (1.0 - schedule.final_fraction) * left

@@ -1,4 +1,4 @@
-"""The terminal that a run talks to: one rich console on stderr, shared by the progress bar and the log lines."""
+"""The terminal that a run talks to: one rich console, shared by the progress bar and the log lines."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ PROGRESS_LOGGER = "longattn.progress"
 
 @functools.cache
 def terminal() -> Console:
-    """Return the console; stdout stays free for what a command was asked to print."""
-    return Console(stderr=True, soft_wrap=True)
+    """Return the console on stdout; stderr is for errors alone, one line where the user's input is wrong."""
+    return Console(soft_wrap=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
-import yaml
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -18,6 +19,7 @@ from longattn.commands.lightning.logs import command_logs, log_failure, log_to_f
 from longattn.commands.lightning.parse_errors import explain
 from longattn.data import TextDataModule
 from longattn.errors import ConfigError, UnsupportedError
+from longattn.nn.position import Position
 from longattn.patterns import Pattern
 from longattn.training.callbacks import (
     ProgressBar,
@@ -54,6 +56,8 @@ class TrainerCLI(LightningCLI):
 
     def __init__(self, command: str, summary: str, arguments: list[str]) -> None:
         self._command, self._summary = command, summary
+        # The text below a dataclass field is its help; positions are dataclasses of which one chooses a subclass.
+        set_parsing_settings(docstring_parse_attribute_docstrings=True, subclasses_enabled=[Position])
         super().__init__(
             EncoderModule,
             TextDataModule,
@@ -92,11 +96,11 @@ class TrainerCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Find the checkpoint that `--ckpt_path` means; its settings do not replace those that the user gave."""
         settings = self.config[self._command]
-        if settings.get("ckpt_path") is not None:
-            settings["ckpt_path"] = str(find_checkpoint(settings["ckpt_path"]))
         if settings.get("weights_only") is None:
             settings["weights_only"] = True  # never run code that a checkpoint file holds
-        elif self._command != "fit" and settings.get("ckpt_path") is None:
+        if settings.get("ckpt_path") is not None:
+            settings["ckpt_path"] = str(find_checkpoint(settings["ckpt_path"]))
+        elif self._command != "fit":
             raise ConfigError(
                 f"`longattn {self._command}` needs weights: give --ckpt_path, a checkpoint or a run folder"
             )
@@ -111,9 +115,21 @@ class TrainerCLI(LightningCLI):
             )
             settings["run"]["dir"] = known
         self.folder = RunFolder(Path(settings["run"]["dir"]))
+        self._config_yaml = self._config_text()  # before a checkpoint brings its tokenizer
         if run_of_checkpoint and settings["data"]["tokenizer"] is None and run_of_checkpoint.tokenizer.exists():
             settings["data"]["tokenizer"] = str(run_of_checkpoint.tokenizer)
         settings["data"]["seed"] = int(settings["seed_everything"])  # `true` has become a number by now
+
+    def instantiate_classes(self) -> None:
+        """Build module, data and trainer; jsonargparse wraps the errors of classes that may be null."""
+        try:
+            super().instantiate_classes()
+        except (ConfigError, UnsupportedError):
+            raise
+        except (TypeError, ValueError) as error:
+            if "Does not validate against any of the Union subtypes" not in str(error):
+                raise
+            raise ConfigError(explain(str(error), self._parser(self._command), [])) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer with the loggers and callbacks of the run folder."""
@@ -142,7 +158,7 @@ class TrainerCLI(LightningCLI):
     def _callbacks(self, run: RunConfig, *, show_bar: bool) -> list[Callback]:
         callbacks: list[Callback] = [Throughput()]
         if self._command == "fit":
-            callbacks += [WriteRunFiles(self.folder, self._config_text()), ProgressLines(run.print_every_steps)]
+            callbacks += [WriteRunFiles(self.folder, self._config_yaml), ProgressLines(run.print_every_steps)]
             callbacks += [SaveCheckpoints(self.folder, run.save_every_steps)]
         if self._command == "predict":
             callbacks += [WritePredictions(self.folder.path / "predictions.csv")]
@@ -155,7 +171,7 @@ class TrainerCLI(LightningCLI):
         # A checkpoint belongs to one start of the run, not to its configuration.
         settings = self.config[self._command].clone()
         settings["ckpt_path"] = None
-        text: str = self._parser(self._command).dump(settings, skip_none=False, skip_validation=True)
+        text: str = self._parser(self._command).dump(settings, skip_unset=False, skip_validation=True)
         return text
 
     def after_instantiate_classes(self) -> None:
@@ -183,15 +199,18 @@ def run_trainer(command: str, summary: str, arguments: list[str]) -> int:
             cli = TrainerCLI(command, summary, with_config_of_run(arguments))
         except MisconfigurationException as error:  # Lightning's name for wrong input
             log_failure(_log, str(error), traceback=False)
-            raise ConfigError(" ".join(str(error).split())) from error
+            raise ConfigError("trainer: " + " ".join(str(error).split())) from error
+        except UnpicklingError as error:
+            log_failure(_log, str(error), traceback=True)
+            raise ConfigError("ckpt_path: the file is broken, or holds more than tensors and plain values") from error
         except (ConfigError, UnsupportedError) as error:
             log_failure(_log, str(error), traceback=False)
             raise
         except Exception:
             log_failure(_log, "the run failed", traceback=True)
             raise
-    if command in ("validate", "test"):
-        _print_metrics(cli)
+        if command in ("validate", "test") and cli.trainer.is_global_zero:
+            _report(cli.trainer.callback_metrics, cli.folder.path / f"{command}.json")
     return 0
 
 
@@ -206,11 +225,14 @@ def with_config_of_run(arguments: list[str]) -> list[str]:
     return ["--config", str(folder.config), *arguments] if folder else arguments
 
 
-def _print_metrics(cli: TrainerCLI) -> None:
-    if not cli.trainer.is_global_zero:
-        return
-    values = {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
-    yaml.safe_dump(values, sys.stdout, sort_keys=True)
+def _report(metrics: Mapping[str, Any], path: Path) -> None:
+    """Say what was measured, and write it to `path`."""
+    values = {name: float(value) for name, value in metrics.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    for name, value in values.items():
+        _log.info("%s %.6g", name, value)
+    _log.info("written to %s", path)
 
 
 def _pattern_name(model: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import re
 from collections.abc import Iterable
@@ -10,58 +12,99 @@ from typing import Any
 
 import yaml
 from jsonargparse import ArgumentParser
-from jsonargparse._util import import_object  # the same look-up that found the class
 
 from longattn.discovery import classes_in, nearest
+from longattn.nn.position import positions
 from longattn.patterns import Pattern
+
+_NOT_SETTINGS = ("help", "config", "print_config")
 
 
 def explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
     """Return `message` of jsonargparse as one line: which setting, what is wrong with it, what comes nearest."""
-    keys = known_keys(parser)
     text = " ".join(message.split())
+    keys = [action.dest for action in parser._actions if action.dest not in _NOT_SETTINGS]
     if match := re.search(r"unrecognized arguments: (\S+)", text):
         word = match[1].split("=", 1)[0]
-        return f"setting {word} is unknown{_nearest_key(word.removeprefix('--'), keys, '--')}"
+        return f"setting {word} is unknown{nearest(word, [f'--{key}' for key in keys])}"
+    if match := re.search(r"arguments are required: (.+)$", text):
+        names = [name.split(".", 1)[-1] for name in re.split(r", | and ", match[1])]
+        return f"setting {', '.join(names)} is missing: give --{names[0]}, or write it into a --config file"
+    if match := re.search(r'Parser key "config": File does not exist: (.+)$', text):
+        return f"--config {match[1]} does not exist"
+    if "Problems parsing config" in text:
+        return f"--config {_broken_file(arguments)}: {text.split('config: ', 1)[-1]}"
     if match := re.search(r"Group '(\S+)' does not accept option '(\S+)'", text):
-        return _unknown(f"{match[1]}.{match[2]}", keys, arguments)
-    if match := re.search(r"(?:does not accept option|Option) '([^']+)'(?: is not accepted)?$", text):
-        owner = re.search(r"given class_path '([^']+)'", text)
-        if owner is not None:
-            return _unknown_field(owner[1], match[1], text)
-        return _unknown(match[1], keys, arguments)
-    if match := re.search(r'Parser key "(\S+)": .*Expected a dot import path string: (\S+)', text):
-        names = classes_in("longattn.patterns", Pattern)  # type: ignore[type-abstract]
-        return f"{match[1]} {match[2]!r} is no class that is known{nearest(match[2], names)}"
-    return re.sub(r'^(?:argument |error: )*Parser key "([^"]+)":', r"\1:", text)
+        return _unknown_key(f"{match[1]}.{match[2]}", keys, arguments)
+    key = match[1] if (match := re.search(r'Parser key "([^"]+)":', text)) else ""
+    if match := re.search(r"given class_path '([^']+)': Option '([^']+)' is not accepted", text):
+        return _unknown_field(key, match[1], match[2])
+    if match := re.search(r"(?:Option|does not accept option) '([^']+)'", text):
+        return _unknown_key(match[1], keys, arguments)
+    if match := re.search(r"Expected a dot import path string: (\S+)", text):
+        names = [*classes_in("longattn.patterns", Pattern), *positions()]  # type: ignore[type-abstract]
+        return f"{key} {match[1]!r} is no class that is known{nearest(match[1], names)}"
+    return _wrong_value(key, text)
 
 
-def known_keys(parser: ArgumentParser) -> list[str]:
-    """Return the full names of the parser's settings, such as model.d_model."""
-    return [action.dest for action in parser._actions if action.dest not in ("help", "config")]
+def _unknown_key(key: str, keys: list[str], arguments: list[str]) -> str:
+    files = ", ".join(str(path) for path in _config_files(arguments) if _holds(_content(path), key.split(".")))
+    return f"setting {key!r}{f' of {files}' if files else ''} is unknown{nearest(key, keys)}"
 
 
-def _unknown(key: str, keys: list[str], arguments: list[str]) -> str:
-    files = ", ".join(_files_with(key, arguments))
-    return f"setting {key!r}{f' of {files}' if files else ''} is unknown{_nearest_key(key, keys)}"
+def _unknown_field(key: str, class_path: str, field: str) -> str:
+    module, name = class_path.rsplit(".", 1)
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    fields = [parameter for parameter in parameters if parameter != "self"]
+    return f"{key}: {name} has no setting {field!r}{nearest(field, fields)}; it has {', '.join(fields) or 'none'}"
 
 
-def _unknown_field(class_path: str, field: str, text: str) -> str:
-    where = re.search(r'Parser key "([^"]+)"', text)
-    fields = [name for name in inspect.signature(import_object(class_path)).parameters if name != "self"]
-    place = f"{where[1]}: " if where else ""
-    return f"{place}{class_path.rsplit('.', 1)[-1]} has no setting {field!r}{nearest(field, fields)}; it has {fields}"
+def _wrong_value(key: str, text: str) -> str:
+    """Return what a setting must be and what it is, from "Expected a ..." of each type that it may have."""
+    problem = re.search(r"given class_path '([^']+)': (?:Parser key \"([^\"]+)\": )?(.*?)(?: - Expected|$)", text)
+    if problem is not None:
+        name = problem[1].rsplit(".", 1)[-1]
+        return _wrong_value(f"{key}: {name}{'.' + problem[2] if problem[2] else ''}", problem[3])
+    own = re.search(r"Errors: - (.*?)(?: - Expected| Given value)", text)
+    if own is not None and not own[1].startswith("Expected"):
+        return own[1]
+    given = re.search(r"(?:Got value|Given value): (.+)$", text)
+    wanted = list(dict.fromkeys(_choices(re.findall(r"Expected an? (typing\.Literal\[.*?\]|<class '[^']+'>)", text))))
+    if given is None or not wanted:
+        return re.sub(r'^Parser key "([^"]+)":', r"\1:", text)
+    return f"{key} must be {_either(wanted)}, got {given[1]!r}{nearest(given[1], wanted)}"
 
 
-def _nearest_key(key: str, keys: Iterable[str], prefix: str = "") -> str:
-    return nearest(f"{prefix}{key}", [f"{prefix}{known}" for known in keys])
+def _choices(types: Iterable[str]) -> Iterable[str]:
+    for kind in types:
+        if kind.startswith("typing.Literal"):
+            yield from (str(choice) for choice in ast.literal_eval(kind.removeprefix("typing.Literal")))
+        elif "NoneType" in kind:
+            yield "null"
+        else:
+            yield kind.removeprefix("<class '").removesuffix("'>").rsplit(".", 1)[-1]
 
 
-def _files_with(key: str, arguments: list[str]) -> list[str]:
-    """Return the configuration files among the arguments in which the setting `key` stands."""
+def _either(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _config_files(arguments: list[str]) -> list[Path]:
     words = [word for argument in arguments for word in argument.split("=", 1)]
-    paths = [Path(word) for word in words if word.endswith((".yaml", ".yml", ".json")) and Path(word).is_file()]
-    return [str(path) for path in paths if _holds(yaml.safe_load(path.read_text(encoding="utf-8")), key.split("."))]
+    return [Path(word) for word in words if word.endswith((".yaml", ".yml", ".json")) and Path(word).is_file()]
+
+
+def _broken_file(arguments: list[str]) -> str:
+    for path in _config_files(arguments):
+        try:
+            _content(path)
+        except yaml.YAMLError:
+            return str(path)
+    return "file"
+
+
+def _content(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def _holds(content: Any, parts: list[str]) -> bool:

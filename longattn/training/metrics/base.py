@@ -54,7 +54,10 @@ class TaskMetrics(ABC):
 
     @abstractmethod
     def compute(self) -> dict[str, Tensor]:
-        """Return the values over all micro-batches and ranks since the last reset, by name without prefix."""
+        """Return the values over all micro-batches and ranks since the last reset, by name without prefix.
+
+        Empty when there was nothing to measure, such as a step of documents too short to have a label.
+        """
 
     @abstractmethod
     def reset(self) -> None:

@@ -29,6 +29,8 @@ class MaskedLanguageModelMetrics(TaskMetrics):
 
     def compute(self) -> dict[str, Tensor]:
         loss_sum, correct, count = self._sums.compute().unbind()
+        if not count:
+            return {}
         loss = loss_sum / count
         return {"loss": loss, "perplexity": loss.exp(), "masked_accuracy": correct / count}
 

@@ -1,0 +1,70 @@
+"""Every committed YAML is parsed, built, and trained for one tiny step on the CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_a_config_trains_for_a_step(longattn, settings, tmp_path, metrics_of, path):
+    given = yaml.safe_load(path.read_text())
+    model = given.get("model", {})
+    needed = [flag for flag in settings if not flag.startswith("--model.")]
+    if "num_layers" in model:  # a size: its width is kept, its depth is not
+        needed += ["--model.num_layers=1"]
+    else:
+        needed += [flag for flag in settings if flag.startswith("--model.")]
+    if model.get("layer_patterns"):
+        needed += [f"--model.num_layers={len(model['layer_patterns'])}"]
+    outcome = longattn(
+        "fit", "--config", path, *needed, "--trainer.max_steps=1", "--trainer.limit_val_batches=0",
+        "--trainer.val_check_interval=null", "--data.split=train", "--data.text_column=text", "--data.label_column=null",
+        "--data.minimum_characters=null", "--data.stride=0", "--data.validation_fraction=0.2", "--run.tensorboard=false",
+        f"--run.dir={tmp_path / 'run'}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert math.isfinite(float(metrics_of(tmp_path / "run")[0]["train/loss"]))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_a_config_is_kept_as_it_is_written(longattn, path):
+    """What a file says is what the run's configuration holds: nothing in it is without effect."""
+    outcome = longattn("fit", "--config", path, "--data.path=json", "--print_config")
+    assert outcome.code == 0, outcome.err
+    _assert_holds(yaml.safe_load(outcome.out), yaml.safe_load(path.read_text()), path.name)
+
+
+def _assert_holds(whole, part, where):
+    if isinstance(part, dict) and isinstance(whole, dict):
+        for name, value in part.items():
+            if name == "class_path":
+                assert whole[name].rsplit(".", 1)[-1] == value
+            elif name != "path":
+                _assert_holds(whole[name], value, f"{where}: {name}")
+    elif isinstance(part, list) and isinstance(whole, list):
+        assert len(whole) == len(part), where
+        for one, other in zip(whole, part, strict=True):
+            _assert_holds(one, other, where)
+    else:
+        assert json.dumps(whole) == json.dumps(part), where
+
+
+@pytest.mark.parametrize("pattern", sorted((CONFIGS / "pattern").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("size", sorted((CONFIGS / "model").glob("*.yaml")), ids=lambda path: path.stem)
+def test_configs_of_different_folders_can_be_merged(longattn, pattern, size):
+    outcome = longattn(
+        "fit", "--config", CONFIGS / "pattern" / "sliding_window.yaml", "--config", CONFIGS / "strategy" / "cpu.yaml",
+        "--config", size, "--config", pattern, "--data.path=json", "--print_config",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    merged, wanted = yaml.safe_load(outcome.out)["model"], yaml.safe_load(pattern.read_text())["model"]
+    _assert_holds(merged, wanted, pattern.name)
