@@ -27,8 +27,9 @@ def test_a_config_trains_for_a_step(longattn, settings, tmp_path, metrics_of, pa
         needed += [f"--model.num_layers={len(model['layer_patterns'])}"]
     outcome = longattn(
         "fit", "--config", path, *needed, "--trainer.max_steps=1", "--trainer.limit_val_batches=0",
-        "--trainer.val_check_interval=null", "--data.split=train", "--data.text_column=text", "--data.label_column=null",
-        "--data.minimum_characters=null", "--data.stride=0", "--data.validation_fraction=0.2", "--run.tensorboard=false",
+        "--trainer.val_check_interval=null", "--data.split=train", "--data.text_column=text",
+        "--data.label_column=null", "--data.minimum_characters=null", "--data.stride=0",
+        "--data.validation_fraction=0.2", "--run.tensorboard=false",
         f"--run.dir={tmp_path / 'run'}",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err

@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "unknown flag": ("--model.d_modl is unknown (did you mean '--model.d_model'?)", ["--model.d_modl=3"]),
     "flag without its section": ("(did you mean '--trainer.max_steps'?)", ["--max_steps=3"]),
-    "unknown key of a file": ("'model.d_modle' of unknown.yaml is unknown (did you mean 'model.d_model", ["unknown.yaml"]),
+    "unknown key of a file": ("of unknown.yaml is unknown (did you mean 'model.d_model'?)", ["unknown.yaml"]),
     "unknown section of a file": ("'modle.d_model' of section.yaml is unknown", ["section.yaml"]),
     "unknown field of a pattern": ("SlidingWindow has no setting 'radus' (did you mean 'radius'?)", ["field.yaml"]),
     "not YAML": ("broken.yaml", ["broken.yaml"]),

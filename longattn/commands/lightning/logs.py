@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from lightning.pytorch.utilities import rank_zero_only
+
 from longattn.training.terminal import PROGRESS_LOGGER, terminal
 
 _OWN = ("longattn", "py.warnings")
@@ -16,7 +18,7 @@ _LIBRARIES = ("lightning", "lightning.pytorch", "lightning.fabric", "torch.distr
 _NOISE: tuple[tuple[str, str], ...] = (
     # (module that warns, what the message holds): settled by design here, so nothing that a user could act on.
     (r"lightning\.", r"does not have many workers"),  # reading documents is cheap beside the step
-    (r"lightning\.", r"recommended to use `.*sync_dist=True`"),  # our metrics are in step already when they are logged
+    (r"lightning\.", r"recommended to use .*sync_dist=True"),  # our metrics are in step already when they are logged
     (r"lightning\.", r"`configure_optimizers` returned `None`"),  # --model.optimizer none asks for it
     (r"lightning\.", r"GPU available but not used"),
     (r"lightning\.", r"is smaller than the logging interval"),
@@ -46,7 +48,8 @@ def command_logs() -> Iterator[None]:
         for logger in loggers:
             logger.handlers = [_Terminal()] if logger.name in _OWN else [logging.NullHandler()]
             logger.propagate = False
-        logging.getLogger("longattn").setLevel(logging.INFO)
+        first_rank = getattr(rank_zero_only, "rank", 0) == 0
+        logging.getLogger("longattn").setLevel(logging.INFO if first_rank else logging.WARNING)
         try:
             yield
         finally:
