@@ -29,7 +29,7 @@ def _discover(package: str, base: Hashable) -> MappingProxyType[str, type]:
 
 def classes_in(package: str, base: type[T]) -> dict[str, type[T]]:
     """Return every public concrete subclass of `base` defined in the modules of `package`, by class name."""
-    return dict(_discover(package, base))
+    return dict(_discover(package, base))  # type: ignore[arg-type]
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

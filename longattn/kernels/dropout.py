@@ -31,7 +31,7 @@ class Dropout:
         """Return 0 or 1 / (1 - p) for int64 positions that broadcast against each other."""
         row = _mix(_mix(_mix(query.to(torch.int32) ^ self.seed) + head.to(torch.int32)) + batch.to(torch.int32))
         lot = _mix(row ^ _mix(key.to(torch.int32) + 0x3C6EF372))
-        threshold = int((1.0 - self.p) * 2**32) - 2**31  # lots are uniform over the int32 range
+        threshold = min(int((1.0 - self.p) * 2**32) - 2**31, 2**31 - 1)  # lots are uniform over the int32 range
         return (lot < threshold).to(dtype) * (1.0 / (1.0 - self.p))
 
 

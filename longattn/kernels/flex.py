@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from longattn.kernels.base import Kernel, Request
 from longattn.patterns import BlockLayout
@@ -61,16 +61,16 @@ def call_flex(
         assert bias is not None
         return score + bias(head, query + bound.query_start, key + bound.key_start)
 
-    out_BHLD, lse_BHL = function(
+    out_BHLD, aux = function(
         q_BHLD,
         k_BHSD,
         v_BHSD,
         score_mod=None if bias is None else score,
         block_mask=block_mask(request),
         scale=request.scale,
-        return_lse=True,
+        return_aux=AuxRequest(lse=True),
     )
-    return out_BHLD, lse_BHL
+    return out_BHLD, aux.lse
 
 
 def block_mask(request: Request) -> BlockMask:

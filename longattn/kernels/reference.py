@@ -19,7 +19,8 @@ class Reference(Kernel):
 
     @classmethod
     def cost(cls, request: Request) -> float:
-        return 8.0 * request.bound.query_length * request.bound.key_length
+        pairs = request.bound.query_length * request.bound.key_length
+        return 8.0 * pairs * request.batch * request.bound.num_heads
 
     @classmethod
     def run(cls, q_BHLD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, request: Request) -> tuple[Tensor, Tensor]:

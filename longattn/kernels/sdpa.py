@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from longattn.kernels.base import Kernel, Request
 from longattn.patterns import BoundPattern, Causal, Dense
 
+_LAYOUT_BLOCK = 256  # tokens; only whether all blocks are full is asked
 _CALL_COST = 1e5
 _MASKED_PAIR_COST = 1.6  # a pair under a mask that holds every pair, against one without
 
@@ -71,13 +72,19 @@ class Sdpa(Kernel):
 
 def _mask_form(bound: BoundPattern) -> str:
     """Return the mask needed: "none", "causal" (told to the operator), "keys" (one row for all queries) or "pairs"."""
-    no_batch = not bound.batch_tensors
-    if isinstance(bound.pattern, Dense):
-        if no_batch:
-            return "none"
-        return "keys" if len(bound.batch_tensors) == 1 and bound.key_padding_BS is not None else "pairs"
+    local = bound.without_globals()
+    only_padding = len(local.batch_tensors) == 1 and local.key_padding_BS is not None
+    if (not local.batch_tensors or only_padding) and _sees_everything(bound):
+        return "keys" if only_padding else "none"
     square = bound.query_length == bound.key_length and bound.query_start == bound.key_start
-    return "causal" if isinstance(bound.pattern, Causal) and no_batch and square else "pairs"
+    return "causal" if isinstance(bound.pattern, Causal) and not bound.batch_tensors and square else "pairs"
+
+
+def _sees_everything(bound: BoundPattern) -> bool:
+    if isinstance(bound.pattern, Dense):
+        return True
+    layout = bound.pattern_layout(_LAYOUT_BLOCK)
+    return bool(layout.full.all()) and layout.density == 1.0
 
 
 def _mask(bound: BoundPattern, form: str, device: torch.device) -> Tensor | None:

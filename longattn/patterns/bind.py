@@ -144,8 +144,9 @@ class BoundPattern:
         layout: BlockLayout = self.plans[key]
         return layout
 
-    def _build_layout(self, block_size: int, with_globals: bool) -> BlockLayout:
-        static = cached_layout(
+    def pattern_layout(self, block_size: int) -> BlockLayout:
+        """Return the layout of the pattern alone, whatever the batch; exact, without global tokens, cached by value."""
+        return cached_layout(
             self.pattern,
             self.num_heads,
             self.query_length,
@@ -155,6 +156,9 @@ class BoundPattern:
             self.key_start,
             self.length,
         )
+
+    def _build_layout(self, block_size: int, with_globals: bool) -> BlockLayout:
+        static = self.pattern_layout(block_size)
         global_tensors = sum(flags is not None for flags in (self.query_is_global_BL, self.key_is_global_BS))
         if len(self.batch_tensors) == (0 if with_globals else global_tensors):
             return static

@@ -34,7 +34,7 @@ class BlockSparse(BlockwisePattern):
     """The layout, eight booleans a byte."""
 
     def __init__(self, layout: ArrayLike | Tensor | str | Path, block_size: int = 64) -> None:
-        """Take a layout of booleans (or 0 and 1), (blocks, blocks) or (heads, blocks, blocks), or the path of an .npy."""
+        """Take (blocks, blocks) or (heads, blocks, blocks) booleans, or 0 and 1, or the path of an .npy file."""
         blocks = _read_layout(layout)
         object.__setattr__(self, "block_size", block_size)
         object.__setattr__(self, "shape", blocks.shape)
@@ -67,7 +67,7 @@ class BlockSparse(BlockwisePattern):
         covered = self.shape[1] * self.block_size
         if length > covered:
             raise ConfigError(
-                f"BlockSparse: the layout of {self.shape[1]} blocks of {self.block_size} tokens covers {covered} tokens, "
+                f"BlockSparse: the layout of {self.shape[1]} blocks of {self.block_size} covers {covered} tokens, "
                 f"the document has {length}; give a layout of at least {-(-length // self.block_size)} blocks"
             )
 
