@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from longattn.data.corpora import Corpus, corpora
+from longattn.data.corpora import Corpus, Document, corpora
 from longattn.data.json_lines import missing_column, read_json_documents
 from longattn.data.load_errors import explained, first_bad_byte
 from longattn.discovery import nearest
@@ -230,10 +231,15 @@ def _saved(folder: Path, split: str) -> datasets.Dataset:
 def _corpus_documents(source: Source, corpus: Corpus) -> datasets.Dataset:
     least = corpus.minimum_characters if source.minimum_characters is None else source.minimum_characters
     features = datasets.Features({column: datasets.Value("string") for column in ("text", "label", "source")})
-    documents = _generated(corpus.documents, {"minimum_characters": least}, corpus.identity(), features, source)
+    arguments = {"corpus": source.path, "minimum_characters": least, "maximum_documents": source.maximum_documents}
+    documents = _generated(_read_corpus, arguments, corpus.identity(), features, source)
     if len(documents) == 0:
         raise ConfigError(f"path={source.path!r}: no document of at least {least} characters: {corpus.explain_empty()}")
     return documents
+
+
+def _read_corpus(corpus: str, minimum_characters: int, maximum_documents: int | None) -> Iterator[Document]:
+    return itertools.islice(corpora()[corpus]().documents(minimum_characters), maximum_documents)
 
 
 def _json_documents(source: Source, files: list[str]) -> Callable[[], datasets.Dataset]:

@@ -16,7 +16,7 @@ _SYSTEMS = {
 }  # fmt: skip
 _STYLES = frozenset({
     "Ad", "An", "Ar", "Cd", "Cm", "Dv", "Em", "Er", "Ev", "Fa", "Fr", "Ft", "Ic", "Lb", "Li", "Ms", "Mt", "No", "Pa",
-    "Ot", "St", "Sx", "Sy", "Tn", "Va", "Vt", "%A", "%B", "%C", "%D", "%I", "%J", "%N", "%O", "%P", "%Q", "%R", 
+    "Ot", "St", "Sx", "Sy", "Tn", "Va", "Vt", "%A", "%B", "%C", "%D", "%I", "%J", "%N", "%O", "%P", "%Q", "%R",
     "%T", "%U", "%V",
 })  # fmt: skip
 _CALLS = (
@@ -85,7 +85,7 @@ class MdocReader(Reader):
                 self.writer.end_line()
 
     def _display(self, name: str, words: list[str]) -> None:
-        self.writer.blank()
+        self.writer.blank() if name == "Bd" else self.writer.end_line()
         if name == "Bd":
             self._displays.append(self.filling)
             self.filling = not {"-literal", "-unfilled"}.intersection(words)
