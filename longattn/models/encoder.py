@@ -68,6 +68,27 @@ class Encoder(Pretrained):
         one after the other, -1 = padding, which do not see each other; `position_ids` integers, tokens from the start
         of the document, which is how they are counted if not given. ConfigError says what does not fit.
         """
+        batch = self._prepare(input_ids, attention_mask, global_attention_mask, document_ids, position_ids)
+        hidden: Tensor = self.embeddings(input_ids, batch.position_ids)
+        states = [hidden]
+        for layer in self.layers:
+            assert isinstance(layer, EncoderLayer)
+            hidden = self._run(layer, hidden, batch.bound[layer.attention.pattern])
+            if output_hidden_states:
+                states.append(hidden)
+        return EncoderOutput(self.final_norm(hidden), tuple(states) if output_hidden_states else None)
+
+    # Looks at values, once per batch: nothing that a compiler could fuse.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _prepare(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        global_attention_mask: Tensor | None,
+        document_ids: Tensor | None,
+        position_ids: Tensor | None,
+    ) -> _Batch:
+        """Check a batch, count its positions, and bind each distinct pattern of the layers to it once."""
         self._check_input_ids(input_ids)
         shape = tuple(input_ids.shape)
         attention_mask = _read(attention_mask, "attention_mask", shape)
@@ -80,17 +101,23 @@ class Encoder(Pretrained):
                 document_ids = document_ids.masked_fill(~attention_mask, -1)
                 attention_mask = None
         position_ids = self._positions(input_ids, position_ids, document_ids)
-        batch = _Batch(input_ids, attention_mask, is_global, document_ids, position_ids)
-        bound = self._bind(batch)
-
-        hidden: Tensor = self.embeddings(input_ids, position_ids)
-        states = [hidden]
-        for layer in self.layers:
-            assert isinstance(layer, EncoderLayer)
-            hidden = self._run(layer, hidden, bound[layer.attention.pattern])
-            if output_hidden_states:
-                states.append(hidden)
-        return EncoderOutput(self.final_norm(hidden), tuple(states) if output_hidden_states else None)
+        patterns = self._patterns(is_global is not None)
+        config, dtype = self.config, self.embeddings.token.weight.dtype
+        rotation = self.position.rotation(position_ids, config.d_model // config.num_heads, dtype)
+        bound = {
+            pattern: bind_attention(
+                pattern,
+                num_heads=config.num_heads,
+                query_length=input_ids.shape[1],
+                key_padding=attention_mask,
+                document=document_ids,
+                is_global=is_global if pattern.uses_globals else None,
+                rotation=rotation,
+                bias=self.position.bias(config.num_heads),
+            )
+            for pattern in patterns
+        }
+        return _Batch(position_ids, bound)
 
     def _run(self, layer: EncoderLayer, hidden: Tensor, bound: BoundAttention) -> Tensor:
         if self.activation_checkpointing == "layer" and torch.is_grad_enabled():
@@ -113,32 +140,15 @@ class Encoder(Pretrained):
         self.position.check_positions(position_ids, given=given)
         return position_ids
 
-    def _bind(self, batch: _Batch) -> dict[Pattern, BoundAttention]:
-        """Bind each distinct pattern of the layers once."""
-        config = self.config
-        patterns = dict.fromkeys(config.pattern_of(index) for index in range(config.num_layers))
-        if batch.is_global is not None and not any(pattern.uses_globals for pattern in patterns):
-            named = ", ".join(map(repr, patterns))
+    def _patterns(self, has_globals: bool) -> list[Pattern]:
+        """Return the distinct patterns of the layers; ConfigError if the batch has global tokens and none uses them."""
+        patterns = list(dict.fromkeys(self.config.pattern_of(index) for index in range(self.config.num_layers)))
+        if has_globals and not any(pattern.uses_globals for pattern in patterns):
             raise ConfigError(
-                f"global_attention_mask is given, but no pattern of this model has global tokens ({named}): "
-                "use Longformer, or leave the mask out"
+                "global_attention_mask is given, but no pattern of this model has global tokens "
+                f"({', '.join(map(repr, patterns))}): use Longformer, or leave the mask out"
             )
-        dtype = self.embeddings.token.weight.dtype
-        rotation = self.position.rotation(batch.position_ids, config.d_model // config.num_heads, dtype)
-        bias = self.position.bias(config.num_heads)
-        return {
-            pattern: bind_attention(
-                pattern,
-                num_heads=config.num_heads,
-                query_length=batch.input_ids.shape[1],
-                key_padding=batch.attention_mask,
-                document=batch.document_ids,
-                is_global=batch.is_global if pattern.uses_globals else None,
-                rotation=rotation,
-                bias=bias,
-            )
-            for pattern in patterns
-        }
+        return patterns
 
     def _check_input_ids(self, input_ids: Tensor) -> None:
         if input_ids.dim() != 2 or input_ids.is_floating_point() or input_ids.dtype == torch.bool:
@@ -157,11 +167,10 @@ class Encoder(Pretrained):
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    input_ids: Tensor
-    attention_mask: Tensor | None
-    is_global: Tensor | None
-    document_ids: Tensor | None
+    """What the layers need to know of a batch besides its tokens."""
+
     position_ids: Tensor
+    bound: dict[Pattern, BoundAttention]
 
 
 def _layer(config: EncoderConfig, index: int) -> EncoderLayer:

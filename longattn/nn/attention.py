@@ -192,6 +192,8 @@ class MultiHeadAttention(nn.Module):
         parts = (self.w_q_global(query[:1, :1]), self.w_k_global(key[:1, :1]), self.w_v_global(value[:1, :1]))
         return torch.stack([part.sum() for part in parts]).sum() * 0.0
 
+    # Kernels are chosen by value, and compile themselves where it pays.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _attend(self, heads: _Heads, bound: BoundPattern, bias: ScoreBias | None) -> Tensor:
         # Only the textbook kernel takes a bias that differs between batch entries; these rows are few.
         kernel = "reference" if isinstance(bias, _GatheredBias) else self.kernel

@@ -88,6 +88,7 @@ class MaskedLanguageModel(TaskModel):
             hidden_states=encoded.hidden_states,
         )
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_labels(self, labels: Tensor, input_ids: Tensor) -> None:
         if labels.shape != input_ids.shape or labels.dtype != torch.int64:
             raise ConfigError(

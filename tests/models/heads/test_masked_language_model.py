@@ -137,6 +137,24 @@ def test_loss_is_computed_in_fp32(small_model, tokens, precision):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("checkpointing", ["none", "layer"])
+def test_compiled_model_computes_the_same(small_model, tokens, checkpointing):
+    model, ids = small_model(pattern=Longformer(radius=2), dtype=torch.float64).train(), tokens(2, 17)
+    model.encoder.activation_checkpointing = checkpointing
+    flags = torch.zeros_like(ids)
+    flags[0, 3] = 1
+    results = []
+    for compiled in (False, True):
+        if compiled:
+            model.compile(backend="aot_eager")
+        model.zero_grad()
+        loss = model(ids, None, flags, labels=_labels(ids)).loss
+        loss.backward()
+        results.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+    for eager, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, eager, rtol=0, atol=1e-10)
+
+
 def test_decoder_shares_its_weight_when_tied(small_model):
     tied, untied = small_model(), small_model(tie_decoder=False)
     assert tied.decoder.weight is tied.encoder.embeddings.token.weight
