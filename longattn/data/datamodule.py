@@ -205,7 +205,7 @@ class TextDataModule(pl.LightningDataModule):
     @property
     def statistics(self) -> Statistics:
         """What the training documents hold, after `setup`."""
-        return self._parts["train"].statistics
+        return self._part_for("train").statistics
 
     @property
     def validation_statistics(self) -> Statistics | None:
@@ -245,6 +245,8 @@ class TextDataModule(pl.LightningDataModule):
             self._shape(self.batch_size, training=True),
             seed=self._seed,
             bucket_batches=self._bucket_batches,
+            # Lightning's check that a model can learn a few batches by heart needs them to stay the same.
+            same_each_epoch=getattr(self.trainer, "overfit_batches", 0) > 0,
         )
         return BatchLoader(part.rows, sampler, self._collator(), num_workers=self._num_workers)
 

@@ -41,8 +41,8 @@ class WindowRows(Dataset[Row]):
 class BatchLoader:
     """Yields the batches that a sampler of this rank lists.
 
-    On purpose no subclass of `DataLoader`: trainers take those apart to put samplers of their own into them. It has
-    what Lightning looks for: `sampler.set_epoch`, a length, and a state.
+    On purpose no subclass of `DataLoader`, and without a `sampler`: trainers take such loaders apart to put samplers of
+    their own into them. It has what Lightning looks for: `batch_sampler.sampler.set_epoch`, a length, and a state.
     """
 
     def __init__(self, rows: WindowRows, sampler: KeySampler, collate: Collator, *, num_workers: int) -> None:
@@ -60,10 +60,9 @@ class BatchLoader:
         self._epoch = 0
         self._batches = 0
 
-    @property
-    def sampler(self) -> KeySampler:
-        """The sampler; trainers call its `set_epoch`."""
-        return self.batch_sampler
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass; a trainer does so by itself."""
+        self.batch_sampler.set_epoch(epoch)
 
     @property
     def batch_size(self) -> int:

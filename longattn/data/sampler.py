@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,12 +73,21 @@ class BatchShape:
 
 
 class KeySampler(ABC):
-    """Yields this rank's micro-batches as lists of keys; Lightning finds `set_epoch` through `sampler`."""
+    """Yields this rank's micro-batches as lists of keys."""
 
     def __init__(self, size: int, label_counts: LabelCounts, shape: BatchShape) -> None:
         self._size = size
         self._label_counts = label_counts
         self._shape = shape
+
+    @property
+    def sampler(self) -> Self:
+        """The object whose `set_epoch` Lightning calls: this one."""
+        return self
+
+    @abstractmethod
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass, where epochs differ."""
 
     @property
     def batch_size(self) -> int:
@@ -120,18 +129,15 @@ class TrainingSampler(KeySampler):
         *,
         seed: int,
         bucket_batches: int = 32,
+        same_each_epoch: bool = False,
     ) -> None:
         super().__init__(len(lengths), label_counts, shape)
         self._lengths = lengths
         self._seed = seed
         self._bucket_batches = bucket_batches
+        self._same_each_epoch = same_each_epoch
         self._epoch = 0
         self._first_batch = 0
-
-    @property
-    def sampler(self) -> TrainingSampler:
-        """The object whose `set_epoch` Lightning calls: this one."""
-        return self
 
     @property
     def epoch(self) -> int:
@@ -145,14 +151,14 @@ class TrainingSampler(KeySampler):
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass; another epoch than the present one starts at its first batch."""
-        if epoch != self._epoch:
+        if epoch != self._epoch and not self._same_each_epoch:
             self._epoch, self._first_batch = epoch, 0
 
     def start_at(self, epoch: int, batch: int) -> None:
         """Let the next pass yield `epoch` from its micro-batch `batch` on (micro-batches of one rank, from 0)."""
         if not 0 <= batch <= len(self):
             raise ConfigError(
-                f"cannot resume at batch {batch} of an epoch of {len(self)} batches: has the data changed?"
+                f"cannot resume at batch {batch} of an epoch of {len(self)} batches: have the data changed?"
             )
         self._epoch, self._first_batch = epoch, batch
 
@@ -192,6 +198,9 @@ class TrainingSampler(KeySampler):
 
 class EvaluationSampler(KeySampler):
     """Every window once, in order, always with the same draws; fillers make the batches of all ranks alike."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: each pass is the same."""
 
     def __iter__(self) -> Iterator[list[Key]]:
         shape = self._shape

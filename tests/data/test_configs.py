@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, set_parsing_settings
 
 from longattn.data import TextDataModule
 
@@ -11,6 +11,7 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "data").glob("*.yaml")
 
 
 def parser():
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)  # as the command line does
     built = ArgumentParser(exit_on_error=False)
     built.add_argument("--config", action="config")
     built.add_class_arguments(TextDataModule, "data")

@@ -17,7 +17,11 @@ from longattn.errors import ConfigError
 
 def trainer(ranks=1, rank=0, accumulation=1):
     return SimpleNamespace(
-        world_size=ranks, global_rank=rank, accumulate_grad_batches=accumulation, is_global_zero=rank == 0
+        world_size=ranks,
+        global_rank=rank,
+        accumulate_grad_batches=accumulation,
+        is_global_zero=rank == 0,
+        overfit_batches=0.0,
     )
 
 
@@ -84,9 +88,9 @@ def test_every_split_of_the_work_trains_on_the_same(build, batch_size, ranks, ac
 def test_each_epoch_masks_and_orders_anew(build):
     loader = build().train_dataloader()
     first = list(loader)
-    loader.sampler.set_epoch(1)
+    loader.set_epoch(1)
     second = list(loader)
-    loader.sampler.set_epoch(0)
+    loader.set_epoch(0)
     again = list(loader)
     assert rows(first) == rows(again)
     assert rows(first).keys() == rows(second).keys()
@@ -99,8 +103,8 @@ def test_each_epoch_masks_and_orders_anew(build):
 def test_workers_change_nothing_and_live_on(build):
     here, with_workers = build().train_dataloader(), build(num_workers=2).train_dataloader()
     for epoch in range(3):
-        here.sampler.set_epoch(epoch)
-        with_workers.sampler.set_epoch(epoch)
+        here.set_epoch(epoch)
+        with_workers.set_epoch(epoch)
         for mine, theirs in zip(here, with_workers, strict=True):
             assert mine["input_ids"].tolist() == theirs["input_ids"].tolist()
             assert mine["labels"].tolist() == theirs["labels"].tolist()
@@ -126,14 +130,14 @@ def test_validation_is_the_same_each_time(build):
 @pytest.mark.parametrize("stop", [1, 5, 8])
 def test_a_loader_goes_on_where_another_stopped(build, stop):
     loader = build().train_dataloader()
-    loader.sampler.set_epoch(3)
+    loader.set_epoch(3)
     whole = [batch["input_ids"].tolist() for batch in loader]
     for _, batch in zip(range(stop), loader, strict=False):
         last = batch
     assert last["input_ids"].tolist() == whole[stop - 1]
     resumed = build().train_dataloader()
     resumed.load_state_dict(loader.state_dict())
-    resumed.sampler.set_epoch(3)
+    resumed.set_epoch(3)
     assert [batch["input_ids"].tolist() for batch in resumed] == whole[stop:]
 
 
@@ -141,7 +145,7 @@ def test_at_the_end_of_an_epoch_the_next_one_begins(build):
     loader, resumed = build().train_dataloader(), build().train_dataloader()
     list(loader)
     resumed.load_state_dict(loader.state_dict())
-    loader.sampler.set_epoch(1)
+    loader.set_epoch(1)
     assert [b["window_index"].tolist() for b in resumed] == [b["window_index"].tolist() for b in loader]
 
 
@@ -295,6 +299,17 @@ def test_a_real_trainer_goes_on_in_the_middle_of_an_epoch(build, tmp_path):  # c
     assert resumed.seen == whole.seen[36:]
     predicted = fitter.predict(resumed, datamodule=build())
     assert [w for batch in predicted for w in batch if w >= 0] == list(range(len(rows(build().predict_dataloader()))))
+
+
+def test_a_real_trainer_can_overfit_a_few_batches(build, tmp_path):
+    module = Recorder()
+    fitter = pl.Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, max_epochs=3,
+        overfit_batches=2, enable_checkpointing=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    fitter.fit(module, datamodule=build())
+    assert len(module.seen) == 6
+    assert module.seen[:2] == module.seen[2:4] == module.seen[4:]
 
 
 @pytest.mark.slow
