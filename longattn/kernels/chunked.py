@@ -17,6 +17,7 @@ from longattn.kernels.base import Kernel, Request
 from longattn.kernels.chunks import Chunk, chunks_of
 
 _BLOCK_SIZES = (64, 128, 256)
+_SMALLEST_NATURAL, _LARGEST_NATURAL = 16, 128  # tokens: the block sizes taken over from a pattern made of blocks
 _OVERHEAD_TOKENS = 12  # a block of b tokens costs as much per pair as 1 + 12 / b; measured
 _CALL_COST = 5e5  # pairs of dense SDPA that one call's fixed work is worth
 _PAIR_COST = 2.0  # of a visited pair, against one of dense SDPA; measured 1.5 for long documents, more for short ones
@@ -49,9 +50,10 @@ class Chunked(Kernel):
 def block_size_for(request: Request) -> int:
     """Return the block size (tokens) with the least estimated work for the pattern and the lengths."""
     bound = request.bound.without_globals()
-    natural = bound.pattern.natural_block_size
-    if natural is not None and natural >= 16:
-        return natural
+    natural = bound.pattern.natural_block_size or 1
+    divisors = [size for size in range(_SMALLEST_NATURAL, _LARGEST_NATURAL + 1) if natural % size == 0]
+    if divisors:
+        return divisors[-1]  # its tiles are all full or empty
     longest = max(bound.query_length, bound.key_length)
     sizes = [size for size in _BLOCK_SIZES if size < 2 * longest] or [_BLOCK_SIZES[0]]
 

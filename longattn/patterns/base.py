@@ -84,6 +84,11 @@ class Pattern(ABC):
         return False
 
     @property
+    def depends_on_length(self) -> bool:
+        """Whether what a token sees changes with the length of the document beyond its end."""
+        return False
+
+    @property
     def allows_cross_attention(self) -> bool:
         """Whether the pattern has a meaning when queries and keys come from different sequences."""
         return False

@@ -62,6 +62,10 @@ class BigBird(BlockwisePattern):
     def depends_on_head(self) -> bool:
         return self.random_blocks > 0
 
+    @property
+    def depends_on_length(self) -> bool:
+        return self.random_blocks > 0 or self.global_blocks > 1
+
     def for_layer(self, index: int) -> Self:
         return dataclasses.replace(self, layer=index)
 
@@ -71,9 +75,9 @@ class BigBird(BlockwisePattern):
         if self.random_blocks and blocks:
             heads = 1 + (int(head.max()) if head.numel() else 0)
             drawn = _random_blocks(self, blocks, heads).to(query_block.device)
-            for choice in drawn[head, query_block].unbind(-1):
+            for choice in drawn[head, query_block.clamp(max=blocks - 1)].unbind(-1):
                 seen = seen | (key_block == choice)
-        return seen
+        return seen & (query_block < blocks) & (key_block < blocks)  # there may be padding behind the document
 
     def _always_seen(self, query_block: Tensor, key_block: Tensor, blocks: int) -> Tensor:
         near = (query_block - key_block).abs() <= self.window_blocks // 2

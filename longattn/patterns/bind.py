@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,9 @@ class BoundPattern:
     query_start: int = 0
     key_start: int = 0
     length: int
+    lengths: tuple[int, ...] = ()
+    """Tokens in the document of each batch entry, where the pattern depends on that and they differ; else empty."""
+
     key_padding_BS: Tensor | None = None
     query_document_BL: Tensor | None = None
     key_document_BS: Tensor | None = None
@@ -92,17 +95,28 @@ class BoundPattern:
 
         Four int64 tensors that broadcast against each other; the result broadcasts to their common shape.
         """
-        return self._restrict(self.pattern.sees, batch, head, query, key)
+        return self._restrict(dict.fromkeys(self._distinct_lengths, self.pattern.sees), batch, head, query, key)
+
+    @property
+    def _distinct_lengths(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self.lengths))) if self.lengths else (self.length,)
 
     def _restrict(
-        self, pattern: Callable[..., Tensor], batch: Tensor, head: Tensor, query: Tensor, key: Tensor
+        self, by_length: dict[int, Callable[..., Tensor]], batch: Tensor, head: Tensor, query: Tensor, key: Tensor
     ) -> Tensor:
-        scope = Scope(
-            length=self.length,
-            query_is_global=_take(self.query_is_global_BL, batch, query),
-            key_is_global=_take(self.key_is_global_BS, batch, key),
-        )
-        seen = pattern(head, query + self.query_start, key + self.key_start, scope)
+        """Return what the pattern, as a function for each document length, and the batch both let be seen."""
+        seen: Tensor | None = None
+        for length, pattern in by_length.items():
+            scope = Scope(
+                length=length,
+                query_is_global=_take(self.query_is_global_BL, batch, query),
+                key_is_global=_take(self.key_is_global_BS, batch, key),
+            )
+            part = pattern(head, query + self.query_start, key + self.key_start, scope)
+            if self.lengths:
+                part = part & (self._lengths_on(batch.device)[batch] == length)
+            seen = part if seen is None else seen | part
+        assert seen is not None
         if self.key_padding_BS is not None:
             seen = seen & self.key_padding_BS[batch, key]
         if self.query_document_BL is not None and self.key_document_BS is not None:
@@ -116,12 +130,19 @@ class BoundPattern:
 
     def mask_function(self, device: torch.device) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         """Return `sees` in a form that compilers can trace: no value of a tensor decides what is computed."""
-        pattern = self.pattern.mask_function(self.num_heads, self.length, device)
+        by_length = {n: self.pattern.mask_function(self.num_heads, n, device) for n in self._distinct_lengths}
+        self._lengths_on(device)
 
         def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return self._restrict(pattern, batch, head, query, key)
+            return self._restrict(by_length, batch, head, query, key)
 
         return visible
+
+    def _lengths_on(self, device: torch.device) -> Tensor:
+        if ("lengths", device) not in self.plans:
+            self.plans["lengths", device] = torch.tensor(self.lengths, device=device)
+        lengths: Tensor = self.plans["lengths", device]
+        return lengths
 
     def mask(self, device: torch.device | None = None) -> Tensor:
         """Return the whole visibility, (B or 1, H or 1, L, S) bool: O(n²), for small cases and dense kernels."""
@@ -146,16 +167,12 @@ class BoundPattern:
 
     def pattern_layout(self, block_size: int) -> BlockLayout:
         """Return the layout of the pattern alone, whatever the batch; exact, without global tokens, cached by value."""
-        return cached_layout(
-            self.pattern,
-            self.num_heads,
-            self.query_length,
-            self.key_length,
-            block_size,
-            self.query_start,
-            self.key_start,
-            self.length,
-        )
+        place = (self.query_length, self.key_length, block_size, self.query_start, self.key_start)
+        layouts = [cached_layout(self.pattern, self.num_heads, *place, length) for length in self._distinct_lengths]
+        if not self.lengths:
+            return layouts[0]
+        by_length = dict(zip(self._distinct_lengths, layouts, strict=True))
+        return BlockLayout.stack([by_length[length] for length in self.lengths])
 
     def _build_layout(self, block_size: int, with_globals: bool) -> BlockLayout:
         static = self.pattern_layout(block_size)
@@ -214,7 +231,7 @@ def bind(
     key_length: int | None = None,
     query_start: int = 0,
     key_start: int = 0,
-    length: int | None = None,
+    length: int | Sequence[int] | None = None,
     key_padding: Tensor | None = None,
     query_document: Tensor | None = None,
     key_document: Tensor | None = None,
@@ -226,8 +243,9 @@ def bind(
 
     key_padding (B, S) bool, True = real token; query_document (B, L) and key_document (B, S) int, -1 = padding (with
     queries and keys of equal length, one of them is enough); query_is_global (B, L) and key_is_global (B, S) bool; mask
-    (B or 1, H or 1, L, S) bool, True = may be seen. `query_start`, `key_start` and `length` place a slice of queries
-    and keys within a document. ConfigError says what does not fit.
+    (B or 1, H or 1, L, S) bool, True = may be seen. `query_start`, `key_start` and `length` (one, or one per
+    entry) place a slice of queries and keys within a document; a length not given ends at the last real token, so that
+    what a document sees does not depend on how far it is padded. ConfigError says what does not fit.
     """
     key_length = query_length if key_length is None else key_length
     if length is None:
@@ -238,7 +256,10 @@ def bind(
                 "use Dense with a mask"
             )
         length = max(query_start + query_length, key_start + key_length)
-    pattern.check_length(length)
+        if pattern.depends_on_length and key_padding is not None and key_padding.shape[-1] == key_length:
+            length = _real_lengths(key_padding)
+    lengths = (length,) if isinstance(length, int) else tuple(length)
+    pattern.check_length(max(lengths))
     if query_document is None and query_length == key_length:
         query_document = key_document
     if key_document is None and query_length == key_length:
@@ -261,7 +282,8 @@ def bind(
         key_length=key_length,
         query_start=query_start,
         key_start=key_start,
-        length=length,
+        length=max(lengths),
+        lengths=lengths if len(set(lengths)) > 1 else (),
         key_padding_BS=key_padding,
         query_document_BL=query_document,
         key_document_BS=key_document,
@@ -282,6 +304,13 @@ def _check(name: str, tensor: Tensor | None, shape: tuple[int, ...], dtypes: tup
         fits = tensor.shape[-2] == shape[-2] and tensor.shape[1] in (1, shape[0])
     if not fits:
         raise ConfigError(f"{name} must have shape {wanted}, got {tuple(tensor.shape)}")
+
+
+def _real_lengths(key_padding_BS: Tensor) -> list[int]:
+    """Return, for each entry, the tokens up to and with its last real one, at least 1."""
+    place = torch.arange(1, key_padding_BS.shape[1] + 1, device=key_padding_BS.device)
+    lengths: list[int] = (key_padding_BS * place).amax(1).clamp(min=1).tolist()
+    return lengths
 
 
 def _take(flags: Tensor | None, batch: Tensor, index: Tensor) -> Tensor | None:

@@ -46,6 +46,8 @@ class BlockwisePattern(Pattern):
         table = table.expand(heads, blocks, blocks).to(device)
 
         def visible(head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
-            return table[head if heads > 1 else 0, query // size, key // size]
+            inside = (query < blocks * size) & (key < blocks * size)
+            rows, columns = (query // size).clamp(max=blocks - 1), (key // size).clamp(max=blocks - 1)
+            return table[head if heads > 1 else 0, rows, columns] & inside
 
         return visible

@@ -63,6 +63,10 @@ class _Composed(Pattern):
         return any(part.depends_on_head for part in self.parts)
 
     @property
+    def depends_on_length(self) -> bool:
+        return any(part.depends_on_length for part in self.parts)
+
+    @property
     def allows_cross_attention(self) -> bool:
         return all(part.allows_cross_attention for part in self.parts)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,6 +74,21 @@ class BlockLayout:
         kinds = torch.zeros(self.batch * self.heads * self.query_blocks, self.key_blocks, dtype=torch.int8)
         kinds[self.rows, self.columns] = 1 + self.full.to(torch.int8)
         return kinds.view(self.batch, self.heads, self.query_blocks, self.key_blocks)
+
+    @staticmethod
+    def stack(layouts: Sequence[BlockLayout]) -> BlockLayout:
+        """Return the layout of a batch, given one layout per entry, all of the same lengths, blocks and heads."""
+        first, starts = layouts[0], [torch.zeros(1, dtype=torch.int64)]
+        for layout in layouts:
+            assert (layout.batch, layout.heads, layout.query_blocks) == (1, first.heads, first.query_blocks)
+            starts.append(layout.row_starts[1:] + starts[-1][-1])
+        return dataclasses.replace(
+            first,
+            batch=len(layouts),
+            row_starts=torch.cat(starts),
+            columns=torch.cat([layout.columns for layout in layouts]),
+            full=torch.cat([layout.full for layout in layouts]),
+        )
 
     @staticmethod
     def from_tiles(

@@ -70,8 +70,13 @@ class Condition:
         entries = []
         for entry in range(2):
             flags = None if self.is_global is None else self.is_global[entry]
+            real = (
+                length
+                if self.key_padding is None
+                else max(1, int((self.key_padding[entry] * torch.arange(1, length + 1)).max()))
+            )
             scope = Scope(
-                length=length,
+                length=real,
                 query_is_global=None if flags is None else flags[:, None],
                 key_is_global=flags,
             )
@@ -88,7 +93,7 @@ class Condition:
 def conditions_for(pattern: Pattern, length: int) -> list[Condition]:
     """Return the conditions that make sense for `pattern`: none, padding, packed documents, uneven global tokens."""
     token = torch.arange(length)
-    padding = torch.stack([token < max(1, length // 2), token < length - 1])  # the second is all padding at length 1
+    padding = torch.stack([token < max(1, length // 2), token < length - 1])
     packed = torch.stack([token // 37, torch.where(token < length - 3, token // 150, -1)])
     conditions = [Condition("none"), Condition("padding", key_padding=padding), Condition("packed", document=packed)]
     if pattern.uses_globals:

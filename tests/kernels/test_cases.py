@@ -110,7 +110,9 @@ def test_b12_rows_that_see_nothing(kernel, pattern, dtype):
     torch.testing.assert_close(out[:1], alone, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-2)
 
 
-@pytest.mark.parametrize("pattern", [Dense(), SlidingWindow(40), Longformer(40), BlockSparse(torch.eye(64), 16)])
+@pytest.mark.parametrize(
+    "pattern", [Dense(), SlidingWindow(40), Longformer(40), BlockSparse(torch.eye(64), 16), BigBird(4)]
+)
 def test_b15_padding_does_not_change_a_document(kernel, pattern):
     """A document of 37 tokens alone, in a batch padded to 500, and padded to 1000: the same."""
     q, k, v = random_qkv(1, 2, 37, 8, dtype=torch.float32)
