@@ -69,3 +69,17 @@ def test_configs_of_different_folders_can_be_merged(longattn, pattern, size):
     assert outcome.code == 0, outcome.err
     merged, wanted = yaml.safe_load(outcome.out)["model"], yaml.safe_load(pattern.read_text())["model"]
     _assert_holds(merged, wanted, pattern.name)
+
+
+@pytest.mark.slow
+def test_the_smoke_run_is_whole_and_learns(longattn, tmp_path, metrics_of, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = longattn("fit", "--config", CONFIGS / "experiment" / "smoke.yaml", "--data.cache_dir", tmp_path / "cache")
+    assert outcome.code == 0, outcome.err
+    (folder,) = (tmp_path / "runs").iterdir()
+    rows = metrics_of(folder)
+    assert [int(row["step"]) for row in rows] == list(range(1, 21))
+    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 1.0
+    assert float(rows[-1]["val/loss"]) < float(rows[9]["val/loss"])
+    assert (folder / "checkpoints" / "step_00000020.ckpt").exists()
+    assert yaml.safe_load((folder / "config.yaml").read_text())["model"]["architecture"]["dropout"] == 0.0

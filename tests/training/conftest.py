@@ -119,7 +119,9 @@ def fit(
         torch.manual_seed(7)
         recorder = Recorder()
         trained = make_module(**module)
-        make_trainer(max_steps=steps, callbacks=[recorder], **(trainer or {})).fit(trained, make_data(**(data or {})))
+        settings = dict(trainer or {})
+        callbacks = [*settings.pop("callbacks", []), recorder]
+        make_trainer(max_steps=steps, callbacks=callbacks, **settings).fit(trained, make_data(**(data or {})))
         return trained, recorder
 
     return run

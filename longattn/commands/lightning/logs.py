@@ -19,8 +19,9 @@ _NOISE: tuple[tuple[str, str], ...] = (
     # (module that warns, what the message holds): settled by design here, so nothing that a user could act on.
     (r"lightning\.", r"does not have many workers"),  # reading documents is cheap beside the step
     (r"lightning\.", r"recommended to use .*sync_dist=True"),  # our metrics are in step already when they are logged
-    (r"lightning\.", r"`configure_optimizers` returned `None`"),  # --model.optimizer none asks for it
+    (r"lightning\.", r"configure_optimizers` returned `None`"),  # --model.optimizer none asks for it
     (r"lightning\.", r"GPU available but not used"),
+    (r"lightning\.", r"Total length of `.*` across ranks is zero"),  # nothing is held out: the data say so
     (r"lightning\.", r"is smaller than the logging interval"),
     (r"lightning\.", r"resuming from a checkpoint that ended before the epoch ended"),  # our sampler goes on there
     (r"lightning\.", r"`isinstance\(treespec, LeafSpec\)` is deprecated"),  # between Lightning and torch
