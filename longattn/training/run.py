@@ -65,6 +65,11 @@ class RunFolder:
         return self.path / "log.txt"
 
     @property
+    def loss_picture(self) -> Path:
+        """The loss over the optimizer steps, drawn when training has ended."""
+        return self.path / "loss.png"
+
+    @property
     def tensorboard(self) -> Path:
         """TensorBoard event files."""
         return self.path / "tensorboard"
@@ -114,7 +119,7 @@ class RunFolder:
     def _remove_old_run(self) -> None:
         """Remove the files that a run writes, and nothing else that lies in the folder."""
         _log.info("removing the old run in %s", self.path)
-        for file in (self.config, self.metrics, self.log, *self.checkpoints.glob("step_*.ckpt")):
+        for file in (self.config, self.metrics, self.log, self.loss_picture, *self.checkpoints.glob("step_*.ckpt")):
             file.unlink(missing_ok=True)
         for folder in (self.tensorboard, self.tokenizer):
             shutil.rmtree(folder, ignore_errors=True)

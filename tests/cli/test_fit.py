@@ -35,7 +35,7 @@ def run(settings, tmp_path_factory):
 
 def test_the_run_folder_holds_what_the_design_says(run, metrics_of):
     names = {path.name for path in run.iterdir()}
-    assert {"config.yaml", "metrics.csv", "checkpoints", "tensorboard", "log.txt", "tokenizer"} == names
+    assert {"config.yaml", "metrics.csv", "loss.png", "checkpoints", "tensorboard", "log.txt", "tokenizer"} == names
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
         "step_00000004.ckpt",
         "step_00000006.ckpt",

@@ -25,6 +25,7 @@ from longattn.training.callbacks import (
     ProgressBar,
     ProgressLines,
     SaveCheckpoints,
+    SummariseRun,
     Throughput,
     WritePredictions,
     WriteRunFiles,
@@ -159,7 +160,7 @@ class TrainerCLI(LightningCLI):
         callbacks: list[Callback] = [Throughput()]
         if self._command == "fit":
             callbacks += [WriteRunFiles(self.folder, self._config_yaml), ProgressLines(run.print_every_steps)]
-            callbacks += [SaveCheckpoints(self.folder, run.save_every_steps)]
+            callbacks += [SaveCheckpoints(self.folder, run.save_every_steps), SummariseRun(self.folder)]
         if self._command == "predict":
             callbacks += [WritePredictions(self.folder.path / "predictions.csv")]
         if show_bar and terminal().is_terminal:
