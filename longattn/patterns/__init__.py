@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from longattn.discovery import classes_in, nearest
-from longattn.patterns.base import Pattern, Scope, pattern_from_config
+from longattn.patterns.base import Pattern, pattern_from_config
 from longattn.patterns.bigbird import BigBird
 from longattn.patterns.bind import BoundPattern, bind
 from longattn.patterns.block_sparse import BlockSparse
@@ -13,6 +13,7 @@ from longattn.patterns.composed import Intersection, Union
 from longattn.patterns.dense import Causal, Dense
 from longattn.patterns.layout import BlockLayout
 from longattn.patterns.longformer import Longformer
+from longattn.patterns.scope import Scope
 from longattn.patterns.sliding_window import SlidingWindow
 from longattn.patterns.sparse_transformer import Fixed, Strided
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from longattn.errors import ConfigError
-from longattn.patterns.base import Pattern, Scope
+from longattn.patterns.base import Pattern
 from longattn.patterns.layout import BlockLayout, cached_layout
+from longattn.patterns.scope import Scope
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from longattn.errors import ConfigError
-from longattn.patterns.base import NO_SCOPE, Pattern, Scope, pattern_from_config
+from longattn.patterns.base import Pattern, pattern_from_config
+from longattn.patterns.scope import NO_SCOPE, Scope
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from longattn.patterns.base import NO_SCOPE, Pattern, Scope
+from longattn.patterns.base import Pattern
+from longattn.patterns.scope import NO_SCOPE, Scope
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from longattn.patterns.scope import Scope
+
 if TYPE_CHECKING:
-    from longattn.patterns.base import Pattern, Scope
+    from longattn.patterns.base import Pattern
 
 _PAIRS_AT_ONCE = 1 << 22  # bounds the scratch memory of building a layout, whatever the length
 
@@ -133,8 +135,6 @@ def cached_layout(
 
     Exact, and without global tokens. All numbers in tokens; `length` is the whole document's.
     """
-    from longattn.patterns.base import Scope
-
     builder = _Builder(pattern, query_length, key_length, block_size, query_start, key_start, Scope(length=length))
     heads = num_heads if pattern.depends_on_head else 1
     parts = [builder.head(head) for head in range(heads)]

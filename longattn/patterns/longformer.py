@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from longattn.patterns.base import NO_SCOPE, Scope
+from longattn.patterns.scope import NO_SCOPE, Scope
 from longattn.patterns.sliding_window import SlidingWindow
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from longattn.errors import ConfigError
-from longattn.patterns.base import NO_SCOPE, Pattern, Scope, check_count
+from longattn.patterns.base import Pattern, check_count
+from longattn.patterns.scope import NO_SCOPE, Scope
 
 
 @dataclass(frozen=True)
