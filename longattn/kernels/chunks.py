@@ -233,25 +233,29 @@ def _expand_rows(layout: BlockLayout, batch: int, heads: int) -> _Rows:
 def _partial_masks(bound: BoundPattern, layout: BlockLayout, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the distinct masks of hidden pairs, (masks, b, b) bool, and the mask of each tile, -1 for none."""
     size, mask_of_tile = layout.block_size, torch.full_like(layout.columns, -1)
-    ragged = (layout.columns == layout.key_blocks - 1) & (layout.key_length % size > 0)
-    partial = torch.nonzero(~layout.full | ragged).flatten()
-    if partial.numel() == 0:
-        return torch.empty(0, size, size, dtype=torch.bool, device=device), mask_of_tile
-    rows, packed = layout.rows, []
-    offsets = torch.arange(size)
-    for tiles in partial.split(max(1, _PAIRS_AT_ONCE // size**2)):
+    known: dict[bytes, int] = {}
+    last = layout.columns == layout.key_blocks - 1
+    if layout.key_length % size and bool((layout.full & last).any()):
+        past_the_end = (torch.arange(size) >= layout.key_length % size).expand(size, size)
+        mask_of_tile[layout.full & last] = known.setdefault(_packed(past_the_end[None])[0], 0)
+    rows, offsets = layout.rows, torch.arange(size)
+    for tiles in torch.nonzero(~layout.full).flatten().split(max(1, _PAIRS_AT_ONCE // size**2)):
         block, sequence = rows[tiles] % layout.query_blocks, rows[tiles] // layout.query_blocks
         batch, head = (index[:, None, None] for index in (sequence // layout.heads, sequence % layout.heads))
         query = (block[:, None] * size + offsets)[:, :, None].clamp(max=layout.query_length - 1)
         key = (layout.columns[tiles][:, None] * size + offsets)[:, None, :]
-        inside = key < layout.key_length
         pairs = (batch, head, query, key.clamp(max=layout.key_length - 1))
-        seen = bound.sees(*(index.to(device) for index in pairs)).cpu() & inside
-        packed.append(np.packbits(~seen.expand(tiles.numel(), size, size).flatten(1).numpy(), axis=1))
-    distinct, inverse = np.unique(np.concatenate(packed), axis=0, return_inverse=True)
-    mask_of_tile[partial] = torch.from_numpy(inverse.astype(np.int64)).flatten()
-    hidden = np.unpackbits(distinct, axis=1, count=size * size).astype(np.bool_)
-    return torch.from_numpy(hidden).view(-1, size, size).to(device), mask_of_tile
+        seen = bound.sees(*(index.to(device) for index in pairs)).cpu() & (key < layout.key_length)
+        packed = _packed(~seen.expand(tiles.numel(), size, size))
+        mask_of_tile[tiles] = torch.tensor([known.setdefault(mask, len(known)) for mask in packed], dtype=torch.int64)
+    bits = np.frombuffer(b"".join(known), np.uint8).reshape(len(known), -(-size * size // 8))
+    masks = np.unpackbits(bits, axis=1, count=size * size).astype(np.bool_)
+    return torch.from_numpy(masks).view(-1, size, size).to(device), mask_of_tile
+
+
+def _packed(masks_Tbb: Tensor) -> list[bytes]:
+    """Return each mask as bytes, eight booleans a byte."""
+    return [row.tobytes() for row in np.packbits(masks_Tbb.flatten(1).numpy(), axis=1)]
 
 
 def _hidden(masks: Tensor, mask_Rc: Tensor) -> tuple[tuple[int, Tensor], ...]:

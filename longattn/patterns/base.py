@@ -72,6 +72,11 @@ class Pattern(ABC):
         return False
 
     @property
+    def hint_is_exact(self) -> bool:
+        """Whether a block that `hint` calls possible and not certain always holds visible and invisible pairs."""
+        return False
+
+    @property
     def natural_block_size(self) -> int | None:
         """The block size (tokens) at which the pattern's blocks are all full or empty, if there is one."""
         return None

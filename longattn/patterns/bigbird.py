@@ -74,7 +74,7 @@ class BigBird(BlockwisePattern):
         seen = self._always_seen(query_block, key_block, blocks)
         if self.random_blocks and blocks:
             heads = 1 + (int(head.max()) if head.numel() else 0)
-            drawn = _random_blocks(self, blocks, heads).to(query_block.device)
+            drawn = torch.stack([_random_blocks(self, blocks, h) for h in range(heads)]).to(query_block.device)
             for choice in drawn[head, query_block.clamp(max=blocks - 1)].unbind(-1):
                 seen = seen | (key_block == choice)
         return seen & (query_block < blocks) & (key_block < blocks)  # there may be padding behind the document
@@ -88,19 +88,18 @@ class BigBird(BlockwisePattern):
         return (block < at_start) | (block >= blocks - at_end)
 
 
-@functools.lru_cache(maxsize=256)
-def _random_blocks(pattern: BigBird, blocks: int, heads: int) -> Tensor:
-    """Return (heads, blocks, random_blocks) int64: the key blocks drawn, -1 where there is none left to draw."""
-    drawn = torch.full((heads, blocks, pattern.random_blocks), -1)
+@functools.lru_cache(maxsize=1024)
+def _random_blocks(pattern: BigBird, blocks: int, head: int) -> Tensor:
+    """Return (blocks, random_blocks) int64: the key blocks drawn, -1 where there is none left to draw."""
+    drawn = torch.full((blocks, pattern.random_blocks), -1)
     columns = torch.arange(blocks)
     count = min(pattern.random_blocks, blocks)
-    for head in range(heads):
-        for start in range(0, blocks, _ROWS_AT_ONCE):
-            rows = torch.arange(start, min(start + _ROWS_AT_ONCE, blocks))[:, None]
-            lots = _hash(_hash(_hash(_hash(pattern.seed, pattern.layer), head), rows), columns)
-            lots = lots.masked_fill(pattern._always_seen(rows, columns, blocks), -1)
-            highest, chosen = lots.topk(count, dim=1)
-            drawn[head, start : start + _ROWS_AT_ONCE, :count] = chosen.masked_fill(highest < 0, -1)
+    for start in range(0, blocks, _ROWS_AT_ONCE):
+        rows = torch.arange(start, min(start + _ROWS_AT_ONCE, blocks))[:, None]
+        lots = _hash(_hash(_hash(_hash(pattern.seed, pattern.layer), head), rows), columns)
+        lots = lots.masked_fill(pattern._always_seen(rows, columns, blocks), -1)
+        highest, chosen = lots.topk(count, dim=1)
+        drawn[start : start + _ROWS_AT_ONCE, :count] = chosen.masked_fill(highest < 0, -1)
     return drawn
 
 

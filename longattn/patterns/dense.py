@@ -26,6 +26,10 @@ class Dense(Pattern):
         return everything, everything
 
     @property
+    def hint_is_exact(self) -> bool:
+        return True
+
+    @property
     def allows_cross_attention(self) -> bool:
         return True
 
@@ -41,3 +45,7 @@ class Causal(Pattern):
         self, head: Tensor, query_first: Tensor, query_last: Tensor, key_first: Tensor, key_last: Tensor, scope: Scope
     ) -> tuple[Tensor, Tensor]:
         return key_first <= query_last, key_last <= query_first
+
+    @property
+    def hint_is_exact(self) -> bool:
+        return True

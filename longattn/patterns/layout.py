@@ -182,7 +182,8 @@ class _Builder:
             rows, columns = torch.nonzero(possible, as_tuple=True)
             full = certain[rows, columns]
             rows = rows + start
-            seen = self._resolve(head_t, rows, columns, full)
+            exact = self.pattern.hint_is_exact
+            seen = torch.ones_like(full) if exact else self._resolve(head_t, rows, columns, full)
             found.append((rows[seen] + head * self.query_first.numel(), columns[seen], full[seen]))
         empty = torch.empty(0, dtype=torch.int64)
         if not found:

@@ -39,3 +39,7 @@ class SlidingWindow(Pattern):
         possible = torch.div(high, self.dilation, rounding_mode="floor") * self.dilation >= low
         inside = (lowest >= -reach) & (highest <= reach)
         return possible, inside if self.dilation == 1 else possible & (lowest == highest)
+
+    @property
+    def hint_is_exact(self) -> bool:
+        return True
