@@ -101,8 +101,9 @@ class _ChunkedAttention(torch.autograd.Function):
         lse_NL = work.pad(torch.where(lse_BHL == -torch.inf, torch.inf, lse_BHL), value=torch.inf)
         rows = _BackwardRows(work.pad(grad_out_BHLD), work.pad(delta_BHL), lse_NL)
         grads = [torch.zeros_like(x) for x in (work.q_NLD, work.k_NSD, work.v_NSD)]
-        for chunk in work.chunks:
-            _backward_chunk(work, chunk, rows, *grads)
+        with torch.autocast(q_BHLD.device.type, enabled=False):  # users may call backward within autocast
+            for chunk in work.chunks:
+                _backward_chunk(work, chunk, rows, *grads)
         grads[0].mul_(ctx.request.scale)
         grad_q, grad_k, grad_v = (_unpad(g, x) for g, x in zip(grads, (q_BHLD, k_BHSD, v_BHSD), strict=True))
         return grad_q, grad_k, grad_v, None

@@ -37,6 +37,8 @@ def attention_weights(q_BHLD: Tensor, k_BHSD: Tensor, request: Request) -> tuple
     bias = request.bias_at(head, query, key)
     if bias is not None:
         scores_BHLS = scores_BHLS + bias
+    if scores_BHLS.shape[-1] == 0:
+        return scores_BHLS, scores_BHLS.sum(-1) - torch.inf
     scores_BHLS = scores_BHLS.masked_fill(~bound.mask(request.device), -torch.inf)
     highest_BHL1 = scores_BHLS.detach().amax(-1, keepdim=True)
     highest_BHL1 = torch.where(highest_BHL1 == -torch.inf, 0.0, highest_BHL1)

@@ -127,12 +127,32 @@ def attention(
         needs_grad=torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
         needs_lse=return_lse,
     )
+    chosen = select(kernel, request)
     with torch.autocast(q.device.type, enabled=False):  # kernels choose their own precisions
-        out, lse = select(kernel, request).run(q, k, v, request)
+        if q.numel() and k.numel():
+            out, lse = chosen.run(q, _without_padding(k, bound), _without_padding(v, bound), request)
+        else:  # torch's operators do not take it: one of them ends the process
+            out, lse = _nothing_seen(q, k, v, request)
     if not return_lse:
         return out
     assert lse is not None
     return out, lse
+
+
+def _without_padding(x_BHSD: Tensor, bound: BoundPattern) -> Tensor:
+    """Return keys or values with 0 at padding: a weight of 0 would not hide NaN or infinity, which may stand there."""
+    padding_BS = None if bound.key_padding_BS is None else ~bound.key_padding_BS
+    if bound.key_document_BS is not None:
+        outside_BS = bound.key_document_BS < 0
+        padding_BS = outside_BS if padding_BS is None else padding_BS | outside_BS
+    return x_BHSD if padding_BS is None else x_BHSD.masked_fill(padding_BS[:, None, :, None], 0.0)
+
+
+def _nothing_seen(q: Tensor, k: Tensor, v: Tensor, request: Request) -> tuple[Tensor, Tensor]:
+    """Return output 0 and lse -inf, of which q, k and v have gradient 0."""
+    idle = k.flatten()[:0].sum() + v.flatten()[:0].sum()
+    out_BHLD = q.masked_fill(torch.ones((), dtype=torch.bool, device=q.device), 0.0) + idle
+    return out_BHLD, out_BHLD.sum(-1).to(request.softmax_dtype) - torch.inf
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -143,6 +163,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ConfigError(f"k and v must have the same length, got {k.shape[2]} keys and {v.shape[2]} values")
     if q.shape[:2] != k.shape[:2] or k.shape != v.shape or q.shape[3] != k.shape[3]:
         raise ConfigError(f"q, k and v must agree in batch, heads and head_dim, got {shapes}")
+    if q.shape[1] == 0 or q.shape[3] == 0:
+        raise ConfigError(f"q, k and v must have at least one head and one dimension, got {shapes}")
     if not q.is_floating_point() or not q.dtype == k.dtype == v.dtype:
         raise ConfigError(f"q, k and v must have one floating dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
     if not q.device == k.device == v.device:

@@ -20,7 +20,7 @@ from longattn.patterns import Dense, Pattern, pattern_from_config
 PatternLike = Pattern | Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EncoderConfig:
     """All that decides which weights an encoder has and what it computes with them; checked when it is made."""
 

@@ -97,10 +97,10 @@ class Encoder(Pretrained):
             attention_mask = None  # more kernels can do without
         if document_ids is not None:
             _check_integers("document_ids", document_ids, shape)
-            if attention_mask is not None:
-                document_ids = document_ids.masked_fill(~attention_mask, -1)
-                attention_mask = None
-        position_ids = self._positions(input_ids, position_ids, document_ids)
+        position_ids = self._positions(input_ids, position_ids, document_ids)  # hidden tokens within a document count
+        if document_ids is not None and attention_mask is not None:
+            document_ids = document_ids.masked_fill(~attention_mask, -1)
+            attention_mask = None
         patterns = self._patterns(is_global is not None)
         config, dtype = self.config, self.embeddings.token.weight.dtype
         rotation = self.position.rotation(position_ids, config.d_model // config.num_heads, dtype)

@@ -45,6 +45,7 @@ class MultiHeadAttention(nn.Module):
         check_kernel_name(kernel)
         if not isinstance(pattern, Pattern):
             raise ConfigError(f"pattern must be a Pattern such as SlidingWindow(radius=256), got {pattern!r}")
+        pattern.check_num_heads(num_heads)
         self.d_model, self.num_heads, self.head_dim = d_model, num_heads, d_model // num_heads
         self.pattern, self.dropout, self.kernel = pattern, dropout, kernel
         self.w_q = nn.Linear(d_model, d_model)

@@ -5,6 +5,7 @@ Shapes: B batch, H heads, L queries, S keys, G most global tokens of a batch ent
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from longattn.kernels import ScoreBias
 from longattn.nn.rotation import Rotation
-from longattn.patterns import BoundPattern, Dense, Longformer, Pattern, Scope, bind
+from longattn.patterns import BoundPattern, Dense, Longformer, Pattern, bind
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,21 +138,13 @@ def _gather_global_rows(rows: BoundPattern, is_global_BL: Tensor) -> GlobalRows 
 
 
 def _global_rows_mask(rows: BoundPattern, index_BG: Tensor) -> Tensor | None:
-    """Return what the pattern and the explicit mask leave of the rows of the gathered tokens, (B, 1 or H, G, S)."""
-    seen = None
-    if type(rows.pattern) is not Longformer:  # whose global tokens see everything; compositions may narrow that
-        heads = rows.num_heads if rows.pattern.depends_on_head else 1
-        head = torch.arange(heads, device=index_BG.device)[:, None, None]
-        key = torch.arange(rows.key_length, device=index_BG.device)
-        query = index_BG[:, None, :, None]
-        key_is_global = None if rows.key_is_global_BS is None else rows.key_is_global_BS[:, None, None, :]
-        yes = torch.ones((), dtype=torch.bool, device=index_BG.device)
-        scope = Scope(length=rows.length, query_is_global=yes, key_is_global=key_is_global)
-        shape = (index_BG.shape[0], heads, index_BG.shape[1], rows.key_length)
-        seen = rows.pattern.sees(head, query, key, scope).expand(shape)
-    if rows.mask_BHLS is not None:
-        entry = torch.arange(index_BG.shape[0], device=index_BG.device)[:, None]
-        entry = torch.zeros_like(entry) if rows.mask_BHLS.shape[0] == 1 else entry
-        chosen = rows.mask_BHLS.transpose(1, 2)[entry, index_BG].transpose(1, 2)
-        seen = chosen if seen is None else seen & chosen
-    return seen
+    """Return what the gathered tokens see as global ones, (B, 1 or H, G, S); None for everything real."""
+    if type(rows.pattern) is Longformer and rows.mask_BHLS is None:
+        return None  # compositions may narrow what its global tokens see
+    assert rows.key_is_global_BS is not None
+    bound = dataclasses.replace(rows, query_is_global_BL=torch.ones_like(rows.key_is_global_BS), plans={})
+    entry = torch.arange(index_BG.shape[0], device=index_BG.device)[:, None, None, None]
+    head = torch.arange(rows.mask_heads, device=index_BG.device)[:, None, None]
+    key = torch.arange(rows.key_length, device=index_BG.device)
+    seen = bound.sees(entry, head, index_BG[:, None, :, None], key)
+    return seen.expand(index_BG.shape[0], rows.mask_heads, index_BG.shape[1], rows.key_length)

@@ -89,11 +89,18 @@ class Pattern(ABC):
         """Raise ConfigError if the pattern has no meaning for a document of `length` tokens."""
         return
 
+    def check_num_heads(self, num_heads: int) -> None:
+        """Raise ConfigError if the pattern has no meaning for attention of `num_heads` heads."""
+        return
+
     def layout(self, *, num_heads: int, query_length: int, key_length: int, block_size: int) -> BlockLayout:
         """Return the same visibility as key blocks per query block, from position 0, without global tokens.
 
         `query_length`, `key_length` and `block_size` are in tokens. Cached by value.
         """
+        if block_size < 1:
+            raise ConfigError(f"block_size must be at least 1 token, got {block_size}")
+        self.check_num_heads(num_heads)
         self.check_length(max(query_length, key_length))
         return cached_layout(self, num_heads, query_length, key_length, block_size, 0, 0, max(query_length, key_length))
 

@@ -49,6 +49,8 @@ class BigBird(BlockwisePattern):
             check_count(self, name, minimum)
         check_count(self, "layer", 0)
         check_count(self, "seed", 0)
+        if self.seed >= 2**63:
+            raise ConfigError(f"BigBird: seed must be below 2**63, got {self.seed}")
         if self.window_blocks % 2 == 0:
             raise ConfigError(
                 f"BigBird: window_blocks must be odd (as many blocks on each side), got {self.window_blocks}"

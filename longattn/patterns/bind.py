@@ -191,7 +191,7 @@ class BoundPattern:
                     possible = possible | flags.view(flags.shape[0], *view)
         for some, every in self._batch_conditions(block_size):
             possible, certain = possible & some, certain & every
-        flat = possible.reshape(-1, static.key_blocks)
+        flat = possible.flatten(0, 2)
         rows, columns = torch.nonzero(flat, as_tuple=True)
         return BlockLayout.from_tiles(
             block_size=block_size,
@@ -248,7 +248,23 @@ def bind(
     entry) place a slice of queries and keys within a document; a length not given ends at the last real token, so that
     what a document sees does not depend on how far it is padded. ConfigError says what does not fit.
     """
+    if not isinstance(pattern, Pattern):
+        raise ConfigError(f"pattern must be a Pattern such as SlidingWindow(radius=256), got {pattern!r}")
+    pattern.check_num_heads(num_heads)
     key_length = query_length if key_length is None else key_length
+    bools, ints = (torch.bool,), (torch.int64, torch.int32)
+    _check("key_padding", key_padding, (key_length,), bools)
+    _check("query_document", query_document, (query_length,), ints)
+    _check("key_document", key_document, (key_length,), ints)
+    _check("query_is_global", query_is_global, (query_length,), bools)
+    _check("key_is_global", key_is_global, (key_length,), bools)
+    _check("mask", mask, (num_heads, query_length, key_length), bools)
+    if query_document is None and query_length == key_length:
+        query_document = key_document
+    if key_document is None and query_length == key_length:
+        key_document = query_document
+    if (query_document is None) != (key_document is None):
+        raise ConfigError("documents of queries and keys must be given together when their lengths differ")
     if length is None:
         if not pattern.allows_cross_attention and query_length != key_length:
             raise ConfigError(
@@ -257,25 +273,13 @@ def bind(
                 "use Dense with a mask"
             )
         length = max(query_start + query_length, key_start + key_length)
-        if pattern.depends_on_length and key_padding is not None and key_padding.shape[-1] == key_length:
-            length = _real_lengths(key_padding)
+        real = _real_keys(key_padding, key_document)
+        if pattern.depends_on_length and real is not None and real.numel():
+            length = [key_start + tokens for tokens in _real_lengths(real)]
     lengths = (length,) if isinstance(length, int) else tuple(length)
     pattern.check_length(max(lengths))
-    if query_document is None and query_length == key_length:
-        query_document = key_document
-    if key_document is None and query_length == key_length:
-        key_document = query_document
-    if (query_document is None) != (key_document is None):
-        raise ConfigError("documents of queries and keys must be given together when their lengths differ")
     if not pattern.uses_globals and (query_is_global is not None or key_is_global is not None):
         raise ConfigError(f"{pattern!r} has no global tokens: use Longformer, or leave is_global out")
-    bools, ints = (torch.bool,), (torch.int64, torch.int32)
-    _check("key_padding", key_padding, (key_length,), bools)
-    _check("query_document", query_document, (query_length,), ints)
-    _check("key_document", key_document, (key_length,), ints)
-    _check("query_is_global", query_is_global, (query_length,), bools)
-    _check("key_is_global", key_is_global, (key_length,), bools)
-    _check("mask", mask, (num_heads, query_length, key_length), bools)
     return BoundPattern(
         pattern=pattern,
         num_heads=num_heads,
@@ -307,10 +311,20 @@ def _check(name: str, tensor: Tensor | None, shape: tuple[int, ...], dtypes: tup
         raise ConfigError(f"{name} must have shape {wanted}, got {tuple(tensor.shape)}")
 
 
-def _real_lengths(key_padding_BS: Tensor) -> list[int]:
+def _real_keys(key_padding_BS: Tensor | None, key_document_BS: Tensor | None) -> Tensor | None:
+    """Return which keys are no padding, (B, S) bool, or None where nothing says that any is."""
+    if key_document_BS is None:
+        return key_padding_BS
+    real_BS = key_document_BS >= 0
+    if key_padding_BS is None or key_padding_BS.shape != real_BS.shape:
+        return real_BS
+    return real_BS & key_padding_BS
+
+
+def _real_lengths(real_BS: Tensor) -> list[int]:
     """Return, for each entry, the tokens up to and with its last real one, at least 1."""
-    place = torch.arange(1, key_padding_BS.shape[1] + 1, device=key_padding_BS.device)
-    lengths: list[int] = (key_padding_BS * place).amax(1).clamp(min=1).tolist()
+    place = torch.arange(1, real_BS.shape[1] + 1, device=real_BS.device)
+    lengths: list[int] = (real_BS * place).amax(1).clamp(min=1).tolist()
     return lengths
 
 
@@ -322,7 +336,7 @@ def _blocks(values_BN: Tensor, block_size: int, fill: int) -> Tensor:
     """(B, N) -> (B, blocks, block_size) on the CPU, the last block filled up with `fill`."""
     short = -values_BN.shape[1] % block_size
     padded = torch.nn.functional.pad(values_BN.cpu().to(torch.int64), (0, short), value=fill)
-    return padded.view(padded.shape[0], -1, block_size)
+    return padded.view(padded.shape[0], padded.shape[1] // block_size, block_size)
 
 
 def _block_reduce(flags_BN: Tensor | None, block_size: int, how: str) -> Tensor | None:

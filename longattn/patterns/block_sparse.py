@@ -51,8 +51,8 @@ class BlockSparse(BlockwisePattern):
 
     @property
     def blocks(self) -> Tensor:
-        """The layout as a (heads, blocks, blocks) bool tensor."""
-        return _table(self.bits, self.shape, torch.device("cpu"))
+        """The layout as a (heads, blocks, blocks) bool tensor, a copy of the caller's own."""
+        return _table(self.bits, self.shape, torch.device("cpu")).clone()
 
     def sees_block(self, head: Tensor, query_block: Tensor, key_block: Tensor, length: int) -> Tensor:
         if self.shape[0] > 1 and head.numel() and int(head.max()) >= self.shape[0]:
@@ -62,6 +62,13 @@ class BlockSparse(BlockwisePattern):
         self.check_length(length)
         table = _table(self.bits, self.shape, query_block.device)
         return table[head if self.shape[0] > 1 else torch.zeros_like(head), query_block, key_block]
+
+    def check_num_heads(self, num_heads: int) -> None:
+        if self.shape[0] not in (1, num_heads):
+            raise ConfigError(
+                f"BlockSparse: the layout has {self.shape[0]} heads, the attention has {num_heads}; "
+                "give a layout of as many heads, or one of (blocks, blocks) for all of them"
+            )
 
     def check_length(self, length: int) -> None:
         covered = self.shape[1] * self.block_size
@@ -95,8 +102,11 @@ def _read_layout(layout: ArrayLike | Tensor | str | Path) -> np.ndarray[Any, np.
             layout = np.load(layout, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise ConfigError(f"BlockSparse: cannot read {source} as .npy ({error})") from error
+    if isinstance(layout, Tensor):
+        layout = layout.detach().cpu()
+        layout = layout.double() if layout.is_floating_point() else layout  # numpy has no bf16
     try:
-        blocks = np.asarray(layout.cpu() if isinstance(layout, Tensor) else layout)
+        blocks = np.asarray(layout)
     except ValueError as error:
         raise ConfigError(f"BlockSparse: {source} is not a rectangular array ({error})") from error
     if blocks.ndim == 2:

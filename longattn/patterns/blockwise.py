@@ -28,7 +28,7 @@ class BlockwisePattern(Pattern):
 
     def sees(self, head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
         size = self.natural_block_size
-        return self.sees_block(head, query // size, key // size, scope.length_of(query, key))
+        return self.sees_block(torch.as_tensor(head), query // size, key // size, scope.length_of(query, key))
 
     def hint(
         self, head: Tensor, query_first: Tensor, query_last: Tensor, key_first: Tensor, key_last: Tensor, scope: Scope

@@ -83,6 +83,10 @@ class _Composed(Pattern):
         for part in self.parts:
             part.check_length(length)
 
+    def check_num_heads(self, num_heads: int) -> None:
+        for part in self.parts:
+            part.check_num_heads(num_heads)
+
     def to_config(self) -> dict[str, Any]:
         return {"class": type(self).__name__, "parts": [part.to_config() for part in self.parts]}
 

@@ -63,7 +63,7 @@ class BlockLayout:
     @property
     def computed_pairs(self) -> int:
         """Query-key pairs in the tiles of one entry and one head, on average: what a blockwise kernel computes."""
-        return self.columns.numel() * self.block_size**2 // (self.batch * self.heads)
+        return self.columns.numel() * self.block_size**2 // max(1, self.batch * self.heads)
 
     @property
     def density(self) -> float:

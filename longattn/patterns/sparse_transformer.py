@@ -43,11 +43,19 @@ class Strided(Pattern):
         near = (lowest <= self.stride) & (highest >= -self.stride)
         all_near = (lowest >= -self.stride) & (highest <= self.stride)
         hit = torch.div(highest, self.stride, rounding_mode="floor") * self.stride >= lowest
-        only = hit & (lowest == highest)
+        only = hit & ((lowest == highest) | (self.stride == 1))
         return self._either(head, near, hit), self._either(head, all_near, only)
 
+    @property
+    def hint_is_exact(self) -> bool:
+        return True  # a block's distances are a run, and of a run longer than 1 only nearness shows all
+
     def _either(self, head: Tensor, near: Tensor, strided: Tensor) -> Tensor:
-        return torch.where(head % 2 == 0, near, strided) if self.split_heads else near | strided
+        return (
+            torch.where(torch.as_tensor(head, device=near.device) % 2 == 0, near, strided)
+            if self.split_heads
+            else near | strided
+        )
 
 
 @dataclass(frozen=True)
@@ -88,4 +96,8 @@ class Fixed(Pattern):
         return self._either(head, may_be_own, has_summary), self._either(head, all_own, all_summary)
 
     def _either(self, head: Tensor, own: Tensor, summary: Tensor) -> Tensor:
-        return torch.where(head % 2 == 0, own, summary) if self.split_heads else own | summary
+        return (
+            torch.where(torch.as_tensor(head, device=own.device) % 2 == 0, own, summary)
+            if self.split_heads
+            else own | summary
+        )

@@ -70,13 +70,13 @@ class Condition:
         entries = []
         for entry in range(2):
             flags = None if self.is_global is None else self.is_global[entry]
-            real = (
-                length
-                if self.key_padding is None
-                else max(1, int((self.key_padding[entry] * torch.arange(1, length + 1)).max()))
-            )
+            real = torch.ones(length, dtype=torch.bool)
+            if self.key_padding is not None:
+                real = real & self.key_padding[entry]
+            if self.document is not None:
+                real = real & (self.document[entry] >= 0)
             scope = Scope(
-                length=real,
+                length=max(1, int((real * torch.arange(1, length + 1)).max())),
                 query_is_global=None if flags is None else flags[:, None],
                 key_is_global=flags,
             )

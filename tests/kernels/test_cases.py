@@ -164,3 +164,50 @@ def test_scale_is_one_over_root_of_head_dim(kernel):
 def test_shapes_that_do_not_fit_are_quoted(kernel, shapes, message):
     with pytest.raises(ConfigError, match=message):
         longattn.attention(*(torch.zeros(shape) for shape in shapes), Dense(), kernel=kernel)
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf")])
+@pytest.mark.parametrize("said_by", ["key_padding", "document"])
+@pytest.mark.parametrize("pattern", [Dense(), SlidingWindow(3), BigBird(8, random_blocks=1)])
+def test_padding_may_hold_nan(kernel, pattern, said_by, garbage):
+    """A weight of 0 times NaN is NaN, forward and backward."""
+    real = torch.arange(40) < torch.tensor([[40], [21]])
+    told = {"key_padding": real} if said_by == "key_padding" else {"document": real.long() - 1}
+    q, k, v = random_qkv(2, 2, 40, 8)
+    expected = longattn.attention(q, k, v, pattern, **told, kernel=kernel, return_lse=True)
+    dirty = [x.detach().masked_fill(~real[:, None, :, None], garbage).requires_grad_() for x in (k, v)]
+    out, lse = longattn.attention(q, *dirty, pattern, **told, kernel=kernel, return_lse=True)
+    torch.testing.assert_close((out, lse), expected)
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in (q, *dirty))
+
+
+@pytest.mark.parametrize("pattern", [Dense(), Longformer(2), BigBird(4)])
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 5, 5), (2, 0, 0), (0, 0, 0), (2, 3, 0), (2, 0, 3)])
+def test_nothing_at_all_is_seen_as_nothing(kernel, pattern, batch, queries, keys):
+    """The CPU operator of PyTorch ends the process (SIGFPE) on an empty sequence."""
+    if queries != keys and pattern != Dense():
+        pytest.skip("no meaning in cross-attention")
+    q = torch.randn(batch, 2, queries, 8, requires_grad=True)
+    k = torch.randn(batch, 2, keys, 8, requires_grad=True)
+    padding = torch.ones(batch, keys, dtype=torch.bool)
+    for name in (kernel, "auto"):
+        out, lse = longattn.attention(q, k, k, pattern, key_padding=padding, kernel=name, return_lse=True)
+        assert out.shape == q.shape
+        assert (out == 0).all()
+        assert torch.equal(lse, torch.full((batch, 2, queries), -torch.inf))
+        out.sum().backward()
+        assert (q.grad == 0).all()
+        assert (k.grad == 0).all()
+
+
+@pytest.mark.parametrize("pattern", [Dense(), SlidingWindow(3)])
+def test_backward_within_autocast(kernel, pattern):
+    """Not what PyTorch advises, and often done."""
+    q, k, v = random_qkv(1, 2, 40, 8, dtype=torch.float32)
+    longattn.attention(q, k, v, pattern, kernel=kernel).sum().backward()
+    outside = q.grad.clone()
+    q.grad = None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        longattn.attention(q, k, v, pattern, kernel=kernel).sum().backward()
+    torch.testing.assert_close(q.grad, outside, rtol=0.05, atol=0.05)

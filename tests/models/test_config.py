@@ -48,6 +48,13 @@ def test_every_field_has_a_docstring():
         assert after.startswith('    """'), field.name
 
 
+def test_takes_its_first_fields_by_position():
+    config = EncoderConfig(100, 32, 4, 2, 64, SlidingWindow(3))
+    assert config == EncoderConfig(
+        vocab_size=100, d_model=32, num_heads=4, num_layers=2, d_ff=64, pattern=SlidingWindow(3)
+    )
+
+
 def test_cycle_of_patterns_repeats_over_the_layers():
     window = SlidingWindow(radius=2)
     config = EncoderConfig(**(SMALL | {"num_layers": 5}), layer_patterns=(Dense(), window, window))

@@ -100,6 +100,17 @@ def test_attention_mask_and_document_ids_go_together(small_model, tokens):
     torch.testing.assert_close(both, one, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("pattern", [SlidingWindow(radius=3), BigBird(block_size=4, random_blocks=1)], ids=repr)
+def test_hidden_tokens_within_a_document_keep_their_positions(small_model, tokens, pattern):
+    """One document in the row, said so or not, is the same."""
+    model, ids = small_model(pattern=pattern), tokens(2, 30)
+    real = torch.arange(30) < torch.tensor([[30], [22]])
+    real[:, [0, 5, 6, 13]] = False
+    silent = model(ids, real).logits
+    said = model(ids, real, None, torch.zeros(2, 30, dtype=torch.int32)).logits
+    torch.testing.assert_close(said[real], silent[real], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("position", POSITIONS)
 def test_order_of_tokens_matters_with_positions_only(small_model, tokens, position):
     model, ids = small_model(position=position, dtype=torch.float64), tokens(2, 9)

@@ -11,7 +11,7 @@ from torch.nn import functional
 import longattn.nn.attention
 from longattn.errors import ConfigError
 from longattn.nn import MultiHeadAttention, Rope, bind_attention
-from longattn.patterns import BigBird, Causal, Dense, Fixed, SlidingWindow, Strided
+from longattn.patterns import BigBird, BlockSparse, Causal, Dense, Fixed, SlidingWindow, Strided
 
 B, L, S, M, H = 2, 7, 11, 12, 3
 
@@ -157,6 +157,15 @@ def test_row_that_sees_nothing_attends_to_nothing():
     assert (gradients[0][0, 3] == 0).all()
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(0, S), (L, 0), (0, 0)])
+def test_no_queries_or_no_keys(queries, keys):
+    query, key, value = _inputs(length=queries, keys=keys)
+    out, weights = _layer()(query, key, value, return_weights=True)
+    assert out.shape == (B, queries, M)
+    assert weights.shape == (B, 3, queries, keys)
+    assert out.isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_weights_sum_to_one_and_leave_the_output_alone(dtype):
     layer = _layer(SlidingWindow(radius=2), dtype=dtype, dropout=0.5)
@@ -234,6 +243,7 @@ def test_many_heads_are_no_reason_to_warn(caplog):
         (lambda: MultiHeadAttention(8, 2, dropout=1.0), r"dropout must be in \[0, 1\), got 1.0"),
         (lambda: MultiHeadAttention(8, 2, kernel="refrence"), "did you mean 'reference'"),
         (lambda: MultiHeadAttention(8, 2, "SlidingWindow"), "pattern must be a Pattern .* got 'SlidingWindow'"),
+        (lambda: MultiHeadAttention(8, 2, BlockSparse(torch.ones(4, 2, 2))), "layout has 4 heads, the attention has 2"),
     ],
 )
 def test_wrong_settings_are_named(build, message):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longattn.nn import Alibi, MultiHeadAttention, Rope, bind_attention
-from longattn.patterns import Causal, Longformer
+from longattn.patterns import BigBird, Causal, Longformer
 
 M, H, RADIUS = 8, 2, 2
 
@@ -160,6 +160,15 @@ def test_uneven_global_tokens_equal_each_entry_alone():
     distance = (torch.arange(32)[:, None] - torch.arange(32)).abs()
     seen = (distance <= RADIUS) | flags[:, None, :] | flags[:, :, None]
     assert torch.equal(weights > 0, seen[:, None].expand(3, H, 32, 32))
+
+
+def test_global_rows_end_where_their_document_ends():
+    """A composition with BigBird, whose blocks depend on the length of the document."""
+    layer, x = _layer(Longformer(radius=2) & BigBird(block_size=4, random_blocks=1)), _x(2, 80)
+    flags, real = _flags(2, 80, [{0, 20}, {3}]), torch.arange(80) < torch.tensor([[37], [80]])
+    out = layer(x, x, x, real, is_global=flags)
+    short = x[:1, :37]
+    torch.testing.assert_close(out[:1, :37], layer(short, short, short, is_global=flags[:1, :37]))
 
 
 def test_weights_reflect_the_global_rows():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longattn import ConfigError
-from longattn.patterns import Causal, Dense, Longformer, SlidingWindow, bind
+from longattn.patterns import BigBird, BlockSparse, Causal, Dense, Longformer, SlidingWindow, bind
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,30 @@ from longattn.patterns import Causal, Dense, Longformer, SlidingWindow, bind
 def test_what_does_not_fit_is_quoted(arguments, message):
     with pytest.raises(ConfigError, match=message):
         bind(SlidingWindow(2), num_heads=4, query_length=9, **arguments)
+
+
+def test_what_is_no_pattern_and_what_has_other_heads_is_named():
+    with pytest.raises(ConfigError, match=r"pattern must be a Pattern .* got 'Dense'"):
+        bind("Dense", num_heads=1, query_length=3)  # type: ignore[arg-type]
+    for heads in (2, 8):
+        with pytest.raises(ConfigError, match=f"the layout has 4 heads, the attention has {heads}"):
+            bind(BlockSparse(torch.ones(4, 2, 2)) | Dense(), num_heads=heads, query_length=8)
+
+
+def test_shape_of_padding_is_checked_before_its_values():
+    with pytest.raises(ConfigError, match=r"key_padding must have shape \(batch, 9\), got \(9,\)"):
+        bind(BigBird(4), num_heads=1, query_length=9, key_padding=torch.ones(9).bool())
+
+
+@pytest.mark.parametrize("padding", [0, 1, 23])
+@pytest.mark.parametrize("said_by", ["key_padding", "query_document"])
+def test_how_padding_is_told_and_how_much_there_is_changes_nothing(padding, said_by):
+    """The last global block and the random blocks of BigBird depend on where the document ends."""
+    alone = bind(BigBird(4, random_blocks=1), num_heads=2, query_length=37).mask()[0]
+    real = torch.stack([torch.arange(50 + padding) < tokens for tokens in (37, 50)])
+    told = {"key_padding": real} if said_by == "key_padding" else {"query_document": real.int() - 1}
+    bound = bind(BigBird(4, random_blocks=1), num_heads=2, query_length=50 + padding, **told)
+    assert torch.equal(bound.mask()[0, :, :37, :37], alone)
 
 
 def test_cross_attention_is_dense_only():

@@ -154,6 +154,20 @@ def test_block_sparse_follows_its_layout():
         pattern.layout(num_heads=1, query_length=13, key_length=13, block_size=4)
 
 
+def test_block_sparse_gives_its_layout_away_as_a_copy():
+    pattern = BlockSparse(torch.eye(3), block_size=4)
+    pattern.blocks.fill_(True)
+    assert torch.equal(pattern.blocks, torch.eye(3).bool()[None])
+    assert seen_keys(pattern, 0, 12) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("name", PATTERN_CASES)
+def test_head_may_be_a_number(name):
+    query, key = torch.arange(40)[:, None], torch.arange(40)
+    expected = PATTERN_CASES[name].sees(torch.tensor(0), query, key).expand(40, 40)
+    assert torch.equal(PATTERN_CASES[name].sees(0, query, key).expand(40, 40), expected)
+
+
 def test_composition_is_union_and_intersection():
     window, causal = SlidingWindow(2), Causal()
     assert seen_keys(window & causal, 10, 20) == {8, 9, 10}
@@ -182,6 +196,15 @@ def test_patterns_are_values(name):
         (lambda: SlidingWindow(dilation=0), r"dilation must be an integer >= 1, got 0"),
         (lambda: BigBird(window_blocks=2), r"window_blocks must be odd .* got 2"),
         (lambda: BigBird(block_size=0), r"block_size must be an integer >= 1, got 0"),
+        (lambda: BigBird(seed=2**63), r"seed must be below 2\*\*63, got 9223372036854775808"),
+        (
+            lambda: Dense().layout(num_heads=1, query_length=4, key_length=4, block_size=0),
+            r"block_size must be at least 1 token, got 0",
+        ),
+        (
+            lambda: (BlockSparse(torch.ones(4, 2, 2)) & Dense()).check_num_heads(2),
+            r"the layout has 4 heads, the attention has 2",
+        ),
         (lambda: Fixed(stride=4, summary=5), r"summary \(5\) must not exceed stride \(4\)"),
         (lambda: Strided(stride=0), r"stride must be an integer >= 1, got 0"),
         (
