@@ -51,11 +51,9 @@ class Strided(Pattern):
         return True  # a block's distances are a run, and of a run longer than 1 only nearness shows all
 
     def _either(self, head: Tensor, near: Tensor, strided: Tensor) -> Tensor:
-        return (
-            torch.where(torch.as_tensor(head, device=near.device) % 2 == 0, near, strided)
-            if self.split_heads
-            else near | strided
-        )
+        if not self.split_heads:
+            return near | strided
+        return torch.where(torch.as_tensor(head, device=near.device) % 2 == 0, near, strided)
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,6 @@ class Fixed(Pattern):
         return self._either(head, may_be_own, has_summary), self._either(head, all_own, all_summary)
 
     def _either(self, head: Tensor, own: Tensor, summary: Tensor) -> Tensor:
-        return (
-            torch.where(torch.as_tensor(head, device=own.device) % 2 == 0, own, summary)
-            if self.split_heads
-            else own | summary
-        )
+        if not self.split_heads:
+            return own | summary
+        return torch.where(torch.as_tensor(head, device=own.device) % 2 == 0, own, summary)
