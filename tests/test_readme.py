@@ -9,8 +9,6 @@ import shlex
 import shutil
 from pathlib import Path
 
-import pytest
-
 from longattn.cli import main
 from longattn.commands.base import commands
 
@@ -29,43 +27,37 @@ TINY = [
 """Settings that make a `fit` of the README last a second."""
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+BLOCKS: list[tuple[str, str]] = re.findall(r"^```([a-z]+)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+"""(language, text) of each block of the README, in order."""
 
 
-def lines_that_start_with(word: str) -> list[str]:
-    return [line for block in blocks("bash") for line in block.splitlines() if line.split()[:1] == [word]]
+def texts(language: str) -> list[str]:
+    return [text for own, text in BLOCKS if own == language]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder in which the README's commands run one after the other, as they would in a checkout."""
-    folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "configs", folder / "configs")
-    (folder / "mine.yaml").write_text(blocks("yaml")[0])
-    texts = [f"Document {i}. " + "The cup fell because it was full of tea. " * 30 for i in range(40)]
-    (folder / "documents.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return folder
-
-
-@pytest.mark.parametrize("line", lines_that_start_with("longattn"))
-def test_a_command_runs(place, monkeypatch, line):
-    monkeypatch.chdir(place)
-    words = shlex.split(line)[1:]
-    assert main([*words, *(TINY if words[0] == "fit" else [])]) == 0
-
-
-def test_there_are_commands_to_run():
-    assert len(lines_that_start_with("longattn")) >= 6
-
-
-@pytest.mark.parametrize("block", blocks("python"))
-def test_the_python_code_runs(block):
-    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+def test_the_readme_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    """In a folder like a checkout, command after command, as later ones need what earlier ones have written."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    documents = [f"Document {i}. " + "The cup fell because it was full of tea. " * 30 for i in range(40)]
+    lines = [json.dumps({"text": text}) + "\n" for text in documents]
+    (tmp_path / "documents.jsonl").write_text("".join(lines))
+    (tmp_path / "mine.yaml").write_text(texts("yaml")[0])
+    monkeypatch.chdir(tmp_path)
+    commands_run = 0
+    for language, text in BLOCKS:
+        if language == "python":
+            exec(compile(text, "README.md", "exec"), {"__name__": "readme"})
+        for line in text.splitlines() if language == "bash" else []:
+            program, *words = shlex.split(line)
+            if program == "longattn":
+                assert main([*words, *(TINY if words[0] == "fit" else [])]) == 0, line
+                commands_run += 1
+    assert commands_run >= 6
+    assert (tmp_path / "my_model" / "model.safetensors").exists()
 
 
 def test_the_scripts_are_there():
-    named = [line.split()[0] for block in blocks("bash") for line in block.splitlines() if line.startswith("scripts/")]
+    named = [line.split()[0] for text in texts("bash") for line in text.splitlines() if line.startswith("scripts/")]
     assert named == ["scripts/quickstart", "scripts/test"], "exactly two commands set everything up"
     for name in {*named, *re.findall(r"`(scripts/[a-z_]+)`", README)}:
         assert os.access(ROOT / name, os.X_OK), name

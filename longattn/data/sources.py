@@ -189,6 +189,8 @@ def _resolved(pattern: str) -> list[str]:
         if not found:
             raise ConfigError(f"data_files: no file matches {pattern!r} (looked in {Path.cwd()})")
     else:
+        if path.is_symlink():
+            raise ConfigError(f"data_files: {pattern} is a link to {path.readlink()}, which does not exist")
         hint = nearest(path.name, [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else [])
         raise ConfigError(f"data_files: {pattern} does not exist (looked in {path.resolve().parent}){hint}")
     filled = [file for file in found if Path(file).stat().st_size > 0]

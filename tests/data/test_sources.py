@@ -131,6 +131,9 @@ def test_missing_file(load, capfd, tmp_path, write_jsonl):
     message = fails(load, capfd, path="json", data_files=str(tmp_path / "paper.jsonl"))
     assert f"{tmp_path / 'paper.jsonl'} does not exist" in message
     assert "did you mean 'papers.jsonl'" in message
+    (tmp_path / "link.jsonl").symlink_to("gone.jsonl")
+    message = fails(load, capfd, path="json", data_files=str(tmp_path / "link.jsonl"))
+    assert "link.jsonl is a link to gone.jsonl, which does not exist" in message
 
 
 @pytest.mark.parametrize("path", ["json", "text", "csv", "parquet"])
