@@ -151,9 +151,10 @@ class Encoder(Pretrained):
         return patterns
 
     def _check_input_ids(self, input_ids: Tensor) -> None:
-        if input_ids.dim() != 2 or input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+        if input_ids.dim() != 2 or input_ids.dtype not in (torch.int64, torch.int32):
             raise ConfigError(
-                f"input_ids must be integers of shape (batch, tokens), got {input_ids.dtype} {tuple(input_ids.shape)}"
+                "input_ids must be int64 or int32 of shape (batch, tokens), "
+                f"got {input_ids.dtype} {tuple(input_ids.shape)}"
             )
         # On a GPU the look would stall the queue, and the embedding asserts by itself.
         if input_ids.device.type == "cpu" and input_ids.numel():

@@ -270,9 +270,10 @@ def test_initial_weights_follow_the_seed_and_the_documented_scale(small_model):
         (
             {},
             {"input_ids": torch.zeros(3, dtype=torch.int64)},
-            r"integers of shape \(batch, tokens\), got torch.int64 \(3,\)",
+            r"int64 or int32 of shape \(batch, tokens\), got torch.int64 \(3,\)",
         ),
         ({}, {"input_ids": torch.zeros(1, 3)}, r"got torch.float32 \(1, 3\)"),
+        ({}, {"input_ids": torch.zeros(1, 3, dtype=torch.int16)}, r"got torch.int16 \(1, 3\)"),
         ({}, {"input_ids": torch.tensor([[1, 40]])}, r"\[0, vocab_size = 40\), got 1 to 40"),
         (
             {},
