@@ -152,13 +152,14 @@ def chunks_of(bound: BoundPattern, batch: int, block_size: int, device: torch.de
     """Return the chunks of `bound`, worked out once per batch, or once for all where nothing depends on the batch."""
     key = ("chunks", batch, block_size, device)
     if key not in bound.plans:
-        local = bound.without_globals()
-        if local.identity is None:
-            tiles = _tile_chunks(local, batch, block_size, device)
-        else:
-            tiles = _static_tile_chunks(_ByIdentity(local), batch, block_size, device)
-        strips = list(_strip_chunks(bound, local, batch, device)) if bound.has_globals else []
-        bound.plans[key] = [*tiles, *strips]
+        with torch.device("cpu"):  # whatever the user's default device
+            local = bound.without_globals()
+            if local.identity is None:
+                tiles = _tile_chunks(local, batch, block_size, device)
+            else:
+                tiles = _static_tile_chunks(_ByIdentity(local), batch, block_size, device)
+            strips = list(_strip_chunks(bound, local, batch, device)) if bound.has_globals else []
+            bound.plans[key] = [*tiles, *strips]
     chunks: list[Chunk] = bound.plans[key]
     return chunks
 
@@ -176,7 +177,7 @@ class _ByIdentity:
         return isinstance(other, _ByIdentity) and self.identity == other.identity
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)  # one holds O(blocks seen) integers
 def _static_tile_chunks(key: _ByIdentity, batch: int, block_size: int, device: torch.device) -> list[TileChunk]:
     return _tile_chunks(key.bound, batch, block_size, device)
 

@@ -82,7 +82,8 @@ def block_mask(request: Request) -> BlockMask:
     key = ("block_mask", device)
     if key not in bound.plans:
         layout = bound.layout(BLOCK_SIZE, with_globals=True)
-        partial, full = (_block_lists(layout, which, device) for which in (~layout.full, layout.full))
+        with torch.device("cpu"):
+            partial, full = (_block_lists(layout, which, device) for which in (~layout.full, layout.full))
         bound.plans[key] = BlockMask.from_kv_blocks(
             *partial,
             *full,

@@ -93,11 +93,11 @@ class BigBird(BlockwisePattern):
 @functools.lru_cache(maxsize=1024)
 def _random_blocks(pattern: BigBird, blocks: int, head: int) -> Tensor:
     """Return (blocks, random_blocks) int64: the key blocks drawn, -1 where there is none left to draw."""
-    drawn = torch.full((blocks, pattern.random_blocks), -1)
-    columns = torch.arange(blocks)
+    drawn = torch.full((blocks, pattern.random_blocks), -1, device="cpu")
+    columns = torch.arange(blocks, device="cpu")
     count = min(pattern.random_blocks, blocks)
     for start in range(0, blocks, _ROWS_AT_ONCE):
-        rows = torch.arange(start, min(start + _ROWS_AT_ONCE, blocks))[:, None]
+        rows = torch.arange(start, min(start + _ROWS_AT_ONCE, blocks), device="cpu")[:, None]
         lots = _hash(_hash(_hash(_hash(pattern.seed, pattern.layer), head), rows), columns)
         lots = lots.masked_fill(pattern._always_seen(rows, columns, blocks), -1)
         highest, chosen = lots.topk(count, dim=1)
@@ -107,7 +107,8 @@ def _random_blocks(pattern: BigBird, blocks: int, head: int) -> Tensor:
 
 def _hash(state: int | Tensor, value: int | Tensor) -> Tensor:
     """Mix integers into one of 62 bits (the finaliser of SplitMix64; Steele et al. 2014), with no generator's state."""
-    mixed = torch.as_tensor(state) * 0x5851F42D4C957F2D + torch.as_tensor(value) + 0x14057B7EF767814F
+    state, value = (torch.as_tensor(x, device="cpu") for x in (state, value))
+    mixed = state * 0x5851F42D4C957F2D + value + 0x14057B7EF767814F
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
         mixed = (mixed ^ ((mixed >> shift) & ((1 << (64 - shift)) - 1))) * factor
     return (mixed ^ ((mixed >> 31) & ((1 << 33) - 1))) & ((1 << 62) - 1)

@@ -162,7 +162,8 @@ class BoundPattern:
         """
         key = ("layout", block_size, with_globals)
         if key not in self.plans:
-            self.plans[key] = self._build_layout(block_size, with_globals)
+            with torch.device("cpu"):  # whatever the user's default device
+                self.plans[key] = self._build_layout(block_size, with_globals)
         layout: BlockLayout = self.plans[key]
         return layout
 

@@ -28,7 +28,8 @@ class BlockwisePattern(Pattern):
 
     def sees(self, head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
         size = self.natural_block_size
-        return self.sees_block(torch.as_tensor(head), query // size, key // size, scope.length_of(query, key))
+        head = torch.as_tensor(head, device=query.device)
+        return self.sees_block(head, query // size, key // size, scope.length_of(query, key))
 
     def hint(
         self, head: Tensor, query_first: Tensor, query_last: Tensor, key_first: Tensor, key_last: Tensor, scope: Scope
@@ -42,8 +43,9 @@ class BlockwisePattern(Pattern):
     def mask_function(self, num_heads: int, length: int, device: torch.device) -> Callable[..., Tensor]:
         size, blocks = self.natural_block_size, -(-length // self.natural_block_size)
         heads = num_heads if self.depends_on_head else 1
-        block = torch.arange(blocks)
-        table = self.sees_block(torch.arange(heads)[:, None, None], block[:, None], block, length)
+        block = torch.arange(blocks, device="cpu")
+        head_H11 = torch.arange(heads, device="cpu")[:, None, None]
+        table = self.sees_block(head_H11, block[:, None], block, length)
         table = table.expand(heads, blocks, blocks).to(device)
 
         def visible(head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:

@@ -16,7 +16,7 @@ class Dense(Pattern):
     """Every query sees every key; the only pattern with a meaning in cross-attention."""
 
     def sees(self, head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
-        shape = torch.broadcast_shapes(torch.as_tensor(head).shape, query.shape, key.shape)
+        shape = torch.broadcast_shapes(torch.as_tensor(head, device=query.device).shape, query.shape, key.shape)
         return torch.ones((), dtype=torch.bool, device=query.device).expand(shape)
 
     def hint(

@@ -135,19 +135,20 @@ def cached_layout(
 
     Exact, and without global tokens. All numbers in tokens; `length` is the whole document's.
     """
-    builder = _Builder(pattern, query_length, key_length, block_size, query_start, key_start, Scope(length=length))
-    heads = num_heads if pattern.depends_on_head else 1
-    parts = [builder.head(head) for head in range(heads)]
-    return BlockLayout.from_tiles(
-        block_size=block_size,
-        query_length=query_length,
-        key_length=key_length,
-        batch=1,
-        heads=heads,
-        rows=torch.cat([rows for rows, _, _ in parts]),
-        columns=torch.cat([columns for _, columns, _ in parts]),
-        full=torch.cat([full for _, _, full in parts]),
-    )
+    with torch.device("cpu"):  # whatever the user's default device
+        builder = _Builder(pattern, query_length, key_length, block_size, query_start, key_start, Scope(length=length))
+        heads = num_heads if pattern.depends_on_head else 1
+        parts = [builder.head(head) for head in range(heads)]
+        return BlockLayout.from_tiles(
+            block_size=block_size,
+            query_length=query_length,
+            key_length=key_length,
+            batch=1,
+            heads=heads,
+            rows=torch.cat([rows for rows, _, _ in parts]),
+            columns=torch.cat([columns for _, columns, _ in parts]),
+            full=torch.cat([full for _, _, full in parts]),
+        )
 
 
 class _Builder:

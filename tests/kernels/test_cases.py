@@ -201,6 +201,17 @@ def test_nothing_at_all_is_seen_as_nothing(kernel, pattern, batch, queries, keys
         assert (k.grad == 0).all()
 
 
+@pytest.mark.parametrize("pattern", [SlidingWindow(3), Longformer(3), BigBird(4, seed=5)])
+def test_the_default_device_of_the_user_does_not_matter(kernel, pattern):
+    q, k, v = random_qkv(1, 2, 41, 8)
+    is_global = torch.arange(41)[None] == 3 if pattern.uses_globals else None
+    with torch.device("meta"):
+        out = longattn.attention(q, k, v, pattern, is_global=is_global, kernel=kernel)
+        out.sum().backward()
+    expected = longattn.attention(q, k, v, pattern, is_global=is_global, kernel=kernel)
+    torch.testing.assert_close(out, expected)
+
+
 @pytest.mark.parametrize("pattern", [Dense(), SlidingWindow(3)])
 def test_backward_within_autocast(kernel, pattern):
     """Not what PyTorch advises, and often done."""
