@@ -152,7 +152,7 @@ class TextDataModule(pl.LightningDataModule):
             special_tokens=self._task_class.special_tokens_per_row,
         )
         files = data_files if isinstance(data_files, dict) else {}
-        root = Path(cache_dir).expanduser() if cache_dir is not None else Path(datasets.config.HF_DATASETS_CACHE)
+        root = Path(cache_dir or datasets.config.HF_DATASETS_CACHE).expanduser()
         self._preparation = Preparation(
             source=Source(
                 path=path,
@@ -281,6 +281,11 @@ class TextDataModule(pl.LightningDataModule):
         if len(windows) == 0:
             raise ConfigError(f"path={self._preparation.source.path!r}: no {name} document has a token")
         maskable = store.maskable(windows)
+        if name == "train" and not maskable.any():
+            raise ConfigError(
+                f"path={self._preparation.source.path!r}: the tokenizer knows no word of the train documents, all "
+                "tokens are special ones such as [UNK]; take another data.tokenizer"
+            )
         statistics = Statistics(
             documents=len(store),
             empty_documents=int((store.lengths == 0).sum()),

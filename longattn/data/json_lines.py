@@ -7,6 +7,9 @@ it names no line. This one takes the columns asked for. A line ends at a line fe
 from __future__ import annotations
 
 import json
+import lzma
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +28,7 @@ def read_json_documents(files: Sequence[str], text_column: str, label_column: st
     not UTF-8.
     """
     for file in files:
-        for place, record in _records(file):
+        for place, record in _readable_records(file):
             if not isinstance(record, dict):
                 raise ConfigError(
                     f"{place}: {_kind(record)}, but each line must be a JSON object with a field {text_column!r}"
@@ -33,6 +36,8 @@ def read_json_documents(files: Sequence[str], text_column: str, label_column: st
             document = {"text": text_of(record, text_column, place)}
             if label_column is not None:
                 document["label"] = _field(record, label_column, place, "label_column")
+                if isinstance(document["label"], str):
+                    _check_text(document["label"], label_column, place)
             yield document
 
 
@@ -43,14 +48,18 @@ def text_of(record: dict[str, Any], text_column: str, place: str) -> str:
         return ""
     if not isinstance(value, str):
         raise ConfigError(f"{place}: field {text_column!r} holds {_kind(value)}, but text must be a string")
+    _check_text(value, text_column, place)
+    return value
+
+
+def _check_text(value: str, column: str, place: str) -> None:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ConfigError(
-            f"{place}: field {text_column!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) "
+            f"{place}: field {column!r} holds half a surrogate pair (\\u{ord(value[error.start]):04x}) "
             f"at character {error.start}, which is no text; remove it or replace it by \\ufffd"
         ) from error
-    return value
 
 
 def missing_column(flag: str, column: str, columns: Sequence[str], place: str) -> ConfigError:
@@ -65,6 +74,14 @@ def _field(record: dict[str, Any], column: str, place: str, flag: str) -> Any:
     if column not in record:
         raise missing_column(flag, column, list(record), place)
     return record[column]
+
+
+def _readable_records(file: str) -> Iterator[tuple[str, Any]]:
+    """Yield what `_records` yields; a file that cannot be read or unpacked is named."""
+    try:
+        yield from _records(file)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _records(file: str) -> Iterator[tuple[str, Any]]:
@@ -97,16 +114,21 @@ def _parsed(content: bytes, place: str, position: int) -> Any:
         raise not_utf8(place, position + error.start, content[error.start]) from error
     except json.JSONDecodeError as error:
         where = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
-        raise ConfigError(f"{place}: broken JSON ({error.msg}, {where}); mend or remove the line") from error
+        advice = "write each object in one line" if content.strip() == b"{" else "mend or remove the line"
+        raise ConfigError(f"{place}: broken JSON ({error.msg}, {where}); {advice}") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise ConfigError(f"{place}: JSON that cannot be read ({error}); mend or remove the line") from error
     except RecursionError as error:
         raise ConfigError(f"{place}: JSON nested too deeply to be read; mend or remove the line") from error
 
 
 def not_utf8(place: str, offset: int, byte: int) -> ConfigError:
     """Return the error for a byte that is not UTF-8; `offset` counts bytes from the start of the file."""
+    # The byte-order marks of UTF-16 begin with bytes that other encodings hardly ever have there.
+    encoding = "utf-16" if offset == 0 and byte in (0xFE, 0xFF) else "latin1"
     return ConfigError(
         f"{place}: not UTF-8: byte 0x{byte:02x} at offset {offset}; convert the file, "
-        "for example with `iconv -f latin1 -t utf-8`"
+        f"for example with `iconv -f {encoding} -t utf-8`"
     )
 
 

@@ -32,6 +32,8 @@ def explained(error: Exception, path: str, name: str | None, split: str, hint: s
             f"{where}: no such folder here, and no such data set on the hub, or it needs a login "
             f"(`hf auth login`){hint}; {_LOCAL}"
         )
+    if "corresponds to no data" in text:
+        return ConfigError(f"{where} split={split!r}: no documents")
     if "Unknown split" in text:
         return ConfigError(f"split={split!r} of {where}: {_short(str(reasons[0]))}")
     return ConfigError(f"{where} cannot be read: {_short(str(reasons[-1]) or type(reasons[-1]).__name__)}")

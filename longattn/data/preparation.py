@@ -19,6 +19,7 @@ from longattn.data.sources import Source, character_counts, content_hash, load_d
 from longattn.data.token_store import write_file, write_folder, write_token_store
 from longattn.data.tokenizer import Tokenizer, load_tokenizer
 from longattn.data.tokenizer_training import TokenizerTraining, train_tokenizer
+from longattn.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,12 @@ class Preparation:
 
     def run(self) -> Prepared:
         """Do what has not been done yet, note the result for the other ranks, and return it."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"data.cache_dir: {self.root} cannot be written: {error.strerror}; name another folder"
+            ) from error
         with quiet(progress=self.progress):
             parts = self._documents()
             tokenizer = self._tokenizer(parts["train"])

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -143,6 +144,10 @@ def _loaded(source: Source, split: str) -> datasets.Dataset:
     files: dict[str, list[str]] = {}
     if source.path == "text":
         arguments = {"sample_by": "document", "encoding": "utf-8-sig"}  # "-sig": a byte-order mark is no text
+    if source.path == "csv":
+        arguments = {"keep_default_na": False}  # the words "NA", "null" and "None" are text
+        if all(Path(file).suffixes[:1] == [".tsv"] for chosen in source.files.values() for file in chosen):
+            arguments["sep"] = "\t"
     if source.path in _FILE_FORMATS.values():
         files = _local_files(source)
         _refuse_name(source)
@@ -151,6 +156,7 @@ def _loaded(source: Source, split: str) -> datasets.Dataset:
         arguments["data_files"] = source.files if isinstance(source.data_files, Mapping) else source.data_files
     else:
         _refuse_file_as_path(source.path)
+        _refuse_folder_of_texts(source.path)
     try:
         loaded = datasets.load_dataset(source.path, source.name, split=split, cache_dir=source.cache_dir, **arguments)
     except Exception as error:  # every reader and the hub have errors of their own
@@ -166,15 +172,29 @@ def _loaded(source: Source, split: str) -> datasets.Dataset:
 
 
 def _local_files(source: Source) -> dict[str, list[str]]:
-    """Return the files of each split, patterns resolved; raise where one is missing or empty."""
-    if not source.files:
+    """Return the files of each split, patterns resolved and empty files left out.
+
+    Raises ConfigError where a file is missing, or where all files of a split are empty.
+    """
+    if not source.files or not all(source.files.values()):
         raise ConfigError(f"path={source.path!r} reads files: say which with data_files")
-    return {
-        name: [file for pattern in patterns for file in _resolved(pattern)] for name, patterns in source.files.items()
-    }
+    return {name: _filled(patterns) for name, patterns in source.files.items()}
+
+
+def _filled(patterns: list[str]) -> list[str]:
+    found = [file for pattern in patterns for file in _resolved(pattern)]
+    filled = [file for file in found if "://" in file or Path(file).stat().st_size > 0]
+    shown = ", ".join(patterns)
+    if not filled:
+        raise ConfigError(f"data_files: {shown} is empty (0 bytes): there is no document in it")
+    if len(filled) < len(found):
+        log.warning("data_files: %d of the files of %s are empty (0 bytes)", len(found) - len(filled), shown)
+    return filled
 
 
 def _resolved(pattern: str) -> list[str]:
+    if not pattern:
+        raise ConfigError("data_files is an empty word: give a file, or a pattern such as 'documents/*.jsonl'")
     if "://" in pattern:
         return [pattern]
     path = Path(pattern).expanduser()
@@ -193,12 +213,7 @@ def _resolved(pattern: str) -> list[str]:
             raise ConfigError(f"data_files: {pattern} is a link to {path.readlink()}, which does not exist")
         hint = nearest(path.name, [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else [])
         raise ConfigError(f"data_files: {pattern} does not exist (looked in {path.resolve().parent}){hint}")
-    filled = [file for file in found if Path(file).stat().st_size > 0]
-    if not filled:
-        raise ConfigError(f"data_files: {pattern} is empty (0 bytes): there is no document in it")
-    if len(filled) < len(found):
-        log.warning("data_files: %d of the files that match %s are empty (0 bytes)", len(found) - len(filled), pattern)
-    return filled
+    return found
 
 
 def _refuse_files(source: Source, reason: str) -> None:
@@ -219,6 +234,17 @@ def _refuse_file_as_path(path: str) -> None:
         raise ConfigError(f"path={path!r} is a file name: give path={kind!r} and data_files={path!r}")
     if path.startswith((".", "/", "~")) and not Path(path).expanduser().exists():
         raise ConfigError(f"path={path!r} does not exist")
+
+
+def _refuse_folder_of_texts(path: str) -> None:
+    """Raise for a folder of text files, of which `datasets` would make one document per line."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return
+    kinds = Counter(_FILE_FORMATS.get(file.suffix) for file in folder.rglob("*") if file.is_file())
+    if kinds["text"] and not any(count for kind, count in kinds.items() if kind not in ("text", None)):
+        pattern = str(Path(path) / "**" / "*.txt")
+        raise ConfigError(f"path={path!r} is a folder of text files: give path='text' and data_files={pattern!r}")
 
 
 def _saved(folder: Path, split: str) -> datasets.Dataset:

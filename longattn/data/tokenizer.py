@@ -171,6 +171,8 @@ def _declared_names(folder: Path) -> dict[str, str]:
             content = json.loads((folder / file).read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"{folder / file}: not a JSON file: {error}") from error
+        if not isinstance(content, dict):
+            raise ConfigError(f"{folder / file}: not a JSON object, as transformers writes it")
         for role in ROLES:
             value = content.get(f"{role}_token")
             value = value.get("content") if isinstance(value, dict) else value

@@ -137,7 +137,15 @@ def _train_unigram(documents: Documents, training: TokenizerTraining, progress: 
         unk_token=NAMES["unk"],
         show_progress=progress,
     )
-    trained.train_from_iterator(documents(), trainer)
+    try:
+        trained.train_from_iterator(documents(), trainer)
+    except Exception as error:  # the library raises plain Exception
+        if "not large enough" not in str(error):
+            raise
+        raise ConfigError(
+            f"tokenizer_training.vocab_size={training.vocab_size} is too small for the characters of the documents: "
+            "unigram needs a token for each; give more, or take kind bpe"
+        ) from error
     pieces = _pieces(trained)
     ordinary = sorted(
         ((piece, round(score, 4)) for piece, score in pieces if piece not in NAMES.values()),

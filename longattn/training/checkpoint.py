@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
+
+import torch
 
 from longattn.errors import ConfigError
 from longattn.models import TaskModel
@@ -33,6 +37,18 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return value
+
+
+def check_readable(path: Path) -> None:
+    """Raise ConfigError unless the file at `path` is a whole checkpoint of longattn; its tensors are not read."""
+    try:
+        content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except UnpicklingError as error:
+        raise ConfigError(f"ckpt_path {str(path)!r} is broken, or holds more than tensors and plain values") from error
+    except RuntimeError as error:
+        raise ConfigError(f"ckpt_path {str(path)!r} is no checkpoint of torch, or a broken one") from error
+    if not isinstance(content, dict) or not {"longattn", "pytorch-lightning_version"} <= set(content):
+        raise ConfigError(f"ckpt_path {str(path)!r} was not written by `longattn fit`: give one of a run's checkpoints")
 
 
 def check_checkpoint(checkpoint: dict[str, Any], network: TaskModel, tokenizer: str | None, names: set[str]) -> None:

@@ -35,6 +35,8 @@ class RunConfig:
     """Whether to write TensorBoard event files."""
 
     def __post_init__(self) -> None:
+        if self.dir == "":
+            raise ConfigError("run.dir is an empty word: give a folder, or null for one of its own")
         if self.save_every_steps is not None and self.save_every_steps < 1:
             raise ConfigError(f"run.save_every_steps must be at least 1 (optimizer steps), got {self.save_every_steps}")
         if self.print_every_steps < 1:

@@ -33,7 +33,7 @@ def test_empty_cells_are_no_measurements(tmp_path):
 def test_the_table_holds_the_validation_loss_against_a_guess_by_word_frequency(tmp_path):
     folder = write_metrics(tmp_path, [5.0, 4.0, 3.0], validation=3.5)
     text = text_of(summary_table(read_curves(folder.metrics), 4.0, folder))
-    assert "5.000 at first, 4.000 at last" in text
+    assert "5.000 at first, 3.000 at last" in text
     assert "3.500, perplexity 33.1" in text
     assert "4.000 (unigram entropy), beaten by 0.500" in text
     assert "not beaten yet" in text_of(summary_table(read_curves(folder.metrics), 3.2, folder))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
+from traceback import walk_tb
 from typing import Any
 
 from jsonargparse import ArgumentError, set_parsing_settings
@@ -16,7 +17,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 
 from longattn.commands.lightning.logs import command_logs, log_failure, log_to_file
-from longattn.commands.lightning.parse_errors import explain
+from longattn.commands.lightning.parse_errors import check_config_files, explain
 from longattn.data import TextDataModule
 from longattn.errors import ConfigError, UnsupportedError
 from longattn.nn.position import Position
@@ -30,6 +31,7 @@ from longattn.training.callbacks import (
     WritePredictions,
     WriteRunFiles,
 )
+from longattn.training.checkpoint import check_readable
 from longattn.training.checks import check_settings
 from longattn.training.loggers import MetricsCSV, StepTensorBoard
 from longattn.training.module import EncoderModule
@@ -89,10 +91,14 @@ class TrainerCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn what jsonargparse complains about into one line."""
+        check_config_files(args[1:])
         try:
             self.config = parser.parse_args(args)
         except ArgumentError as error:
             raise ConfigError(explain(str(error), self._parser(self._command), args[1:])) from error
+        seed = self.config[self._command]["seed_everything"]
+        if not isinstance(seed, bool) and not 0 <= seed < 1 << 32:
+            raise ConfigError(f"seed_everything={seed}: give a number from 0 to {(1 << 32) - 1}")
 
     def _parse_ckpt_path(self) -> None:
         """Find the checkpoint that `--ckpt_path` means; its settings do not replace those that the user gave."""
@@ -100,7 +106,10 @@ class TrainerCLI(LightningCLI):
         if settings.get("weights_only") is None:
             settings["weights_only"] = True  # never run code that a checkpoint file holds
         if settings.get("ckpt_path") is not None:
-            settings["ckpt_path"] = str(find_checkpoint(settings["ckpt_path"]))
+            checkpoint = find_checkpoint(settings["ckpt_path"])
+            if settings["weights_only"]:
+                check_readable(checkpoint)
+            settings["ckpt_path"] = str(checkpoint)
         elif self._command != "fit":
             raise ConfigError(
                 f"`longattn {self._command}` needs weights: give --ckpt_path, a checkpoint or a run folder"
@@ -146,7 +155,10 @@ class TrainerCLI(LightningCLI):
         own = self._callbacks(run, show_bar=settings["enable_progress_bar"] is not False)
         if not any(isinstance(callback, ProgressBar) for callback in own):
             settings["enable_progress_bar"] = False
-        trainer = self._instantiate_trainer(settings, own)
+        try:
+            trainer = self._instantiate_trainer(settings, own)
+        except ValueError as error:  # what Lightning raises for a device or strategy that it does not know
+            raise MisconfigurationException(str(error)) from error
         assert isinstance(trainer, Trainer)
         return trainer
 
@@ -204,15 +216,28 @@ def run_trainer(command: str, summary: str, arguments: list[str]) -> int:
         except UnpicklingError as error:
             log_failure(_log, str(error), traceback=True)
             raise ConfigError("ckpt_path: the file is broken, or holds more than tensors and plain values") from error
+        except SystemExit as error:
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            log_failure(_log, "stopped by the keyboard", traceback=False)
+            raise error.__context__ from None  # Lightning turns it into an exit without a word
         except (ConfigError, UnsupportedError) as error:
             log_failure(_log, str(error), traceback=False)
             raise
-        except Exception:
+        except Exception as error:
             log_failure(_log, "the run failed", traceback=True)
+            if isinstance(error, ValueError) and _raised_in(error).startswith("lightning."):  # a setting it checks late
+                raise ConfigError("trainer: " + " ".join(str(error).split())) from error
             raise
         if command in ("validate", "test") and cli.trainer.is_global_zero:
             _report(cli.trainer.callback_metrics, cli.folder.path / f"{command}.json")
     return 0
+
+
+def _raised_in(error: BaseException) -> str:
+    """Return the name of the module in which `error` was raised."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def with_config_of_run(arguments: list[str]) -> list[str]:

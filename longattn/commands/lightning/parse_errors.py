@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,10 +15,13 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from longattn.discovery import classes_in, nearest
+from longattn.errors import ConfigError
 from longattn.nn.position import positions
 from longattn.patterns import Pattern
 
 _NOT_SETTINGS = ("help", "config", "print_config")
+_SECTIONS = ("trainer", "model", "data", "run", "parallel")
+_CONFIG = ("--config", "-c")
 
 
 def explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
@@ -45,6 +49,35 @@ def explain(message: str, parser: ArgumentParser, arguments: list[str]) -> str:
         names = [*classes_in("longattn.patterns", Pattern), *positions()]  # type: ignore[type-abstract]
         return f"{key} {match[1]!r} is no class that is known{nearest(match[1], names)}"
     return _wrong_value(key, text)
+
+
+def check_config_files(arguments: list[str]) -> None:
+    """Raise ConfigError for a `--config` file that holds no settings, or an empty section where there must be some."""
+    for path in _given_configs(arguments):
+        try:
+            content = _content(path)
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"--config {path} is not UTF-8: give a YAML file") from error
+        except yaml.YAMLError:
+            continue  # the parser says where
+        if content is None:
+            raise ConfigError(f"--config {path} holds no setting: write some, or drop it")
+        if not isinstance(content, dict):
+            raise ConfigError(f"--config {path} holds {content!r:.40}, but must hold settings such as 'model:'")
+        empty = _empty_section(content, "")
+        if empty is not None:
+            raise ConfigError(f"{empty!r} of --config {path} is empty: write its settings, or drop the line")
+
+
+def _empty_section(content: dict[str, Any], place: str) -> str | None:
+    """Return the first section without content: a part of the settings, or the arguments of a class."""
+    for name, value in content.items():
+        if value is None and (not place and name in _SECTIONS or name == "init_args"):
+            return f"{place}{name}"
+        found = _empty_section(value, f"{place}{name}.") if isinstance(value, dict) else None
+        if found is not None:
+            return found
+    return None
 
 
 def _unknown_key(key: str, keys: list[str], arguments: list[str]) -> str:
@@ -87,6 +120,13 @@ def _choices(types: Iterable[str]) -> Iterable[str]:
 
 def _either(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _given_configs(arguments: list[str]) -> list[Path]:
+    """Return the files that `--config` names."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith(_CONFIG) else [word])]
+    paths = [Path(after) for word, after in itertools.pairwise(words) if word in _CONFIG]
+    return [path for path in paths if path.is_file()]
 
 
 def _config_files(arguments: list[str]) -> list[Path]:

@@ -32,7 +32,9 @@ def numbers_line(metrics: dict[str, Any], stage: str) -> str:
     parts = []
     for name, value in metrics.items():
         short = name.removeprefix(stage)
-        if (short == name and (stage != "train/" or "/" in name)) or not math.isfinite(float(value)):
+        if short == name and (stage != "train/" or "/" in name):
+            continue
+        if not math.isfinite(float(value)) and short != "loss":
             continue
         if short in _FORMATS:
             parts.append((list(_FORMATS).index(short), _FORMATS[short].format(float(value))))
@@ -53,14 +55,22 @@ class ProgressLines(Callback):
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps
         self._total: int | None = None
+        self._diverged = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._total = total_steps(trainer)
+        self._diverged = False
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step = trainer.global_step
+        loss = trainer.callback_metrics.get("train/loss")
+        if loss is not None and not self._diverged and not math.isfinite(float(loss)) and trainer.is_global_zero:
+            self._diverged = True
+            _validation_log.warning(
+                "step %d: the loss is %s, no number: the training has diverged; lower model.learning_rate", step, loss
+            )
         due = step % self._every_steps == 0 or step in (1, self._total)
         if due and ends_optimizer_step(trainer, batch_idx) and trainer.is_global_zero:
             _log.info("%s  %s", self._position(trainer), numbers_line(trainer.callback_metrics, "train/"))

@@ -14,6 +14,7 @@ from longattn.training.run import RunFolder
 from longattn.training.terminal import terminal
 
 _SMOOTHED = 20  # optimizer steps whose losses are averaged for the table's last loss and the picture's thick line
+_LAST_PART = 5  # but for the last loss at most one of so many parts of the run: its start is not its end
 
 Curve = list[tuple[int, float]]
 """(optimizer step, value) pairs."""
@@ -51,7 +52,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
 def summary_table(curves: dict[str, Curve], entropy: float | None, folder: RunFolder) -> Table:
     """Return the table of a run; `entropy` is the loss (nats) of a guess by word frequency."""
     losses = [loss for _, loss in curves["train/loss"]]
-    last = statistics.fmean(losses[-_SMOOTHED:])
+    last = statistics.fmean(losses[-max(1, min(_SMOOTHED, len(losses) // _LAST_PART)) :])
     table = Table(title="what came of the run", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
@@ -63,6 +64,8 @@ def summary_table(curves: dict[str, Curve], entropy: float | None, folder: RunFo
     if entropy is not None:
         reached = curves["val/loss"][-1][1] if curves.get("val/loss") else last
         verdict = f"beaten by {entropy - reached:.3f}" if reached < entropy else "not beaten yet: train longer"
+        if not math.isfinite(reached):
+            verdict = "the training has diverged: lower the learning rate"
         table.add_row("guess by word frequency", f"{entropy:.3f} (unigram entropy), {verdict}")
     if curves.get("tokens_per_second"):
         speed = statistics.median(value for _, value in curves["tokens_per_second"])
