@@ -72,7 +72,7 @@ def check_config_files(arguments: list[str]) -> None:
 def _empty_section(content: dict[str, Any], place: str) -> str | None:
     """Return the first section without content: a part of the settings, or the arguments of a class."""
     for name, value in content.items():
-        if value is None and (not place and name in _SECTIONS or name == "init_args"):
+        if value is None and ((not place and name in _SECTIONS) or name == "init_args"):
             return f"{place}{name}"
         found = _empty_section(value, f"{place}{name}.") if isinstance(value, dict) else None
         if found is not None:
