@@ -18,7 +18,10 @@ from longattn.patterns import BoundPattern
 
 
 class ScoreBias(Protocol, Hashable):
-    """A term added to the scores as a function of positions alone, such as ALiBi's; hashable, without gradient."""
+    """A term added to the scores as a function of positions alone, such as ALiBi's; hashable, without gradient.
+
+    One that depends on query - key alone says so by an attribute `is_relative = True`; kernels may then tabulate it.
+    """
 
     def __call__(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """Return the fp32 or fp64 bias for broadcastable int64 `head`, `query` position and `key` position."""

@@ -2,25 +2,25 @@
 
 The recomputation of FlashAttention (Dao et al. 2022, arXiv 2205.14135, sec. 3) over the tiles of a block layout: the
 backward pass needs q, k, v, the output and the log-sum-exp of each row, so memory is O(n), and the work is O(n · keys
-seen). Scores, softmax and sums are in fp32 (fp64 for fp64).
+seen). Scores, softmax and sums are in fp32 (fp64 for fp64). Two engines: C++ (`native`) on CPUs with a compiler, and
+plain torch (`torch_tiles`) for everything else.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from longattn.kernels import native, torch_tiles
 from longattn.kernels.base import Kernel, Request
-from longattn.kernels.chunks import Chunk, chunks_of
 
-_BLOCK_SIZES = (64, 128, 256)
-_SMALLEST_NATURAL, _LARGEST_NATURAL = 16, 128  # tokens: the block sizes taken over from a pattern made of blocks
-_OVERHEAD_TOKENS = 12  # a block of b tokens costs as much per pair as 1 + 12 / b; measured
-_CALL_COST = 5e5  # pairs of dense SDPA that one call's fixed work is worth
-_PAIR_COST = 2.0  # of a visited pair, against one of dense SDPA; measured 1.5 for long documents, more for short ones
+_log = logging.getLogger(__name__)
 
 
 class Chunked(Kernel):
@@ -35,11 +35,14 @@ class Chunked(Kernel):
     @classmethod
     def cost(cls, request: Request) -> float:
         bound = request.bound
-        pairs = bound.without_globals().layout(block_size_for(request)).computed_pairs
+        able = native.unsupported_reason(request) is None and native.known_missing() is None
+        engine = native if able else torch_tiles
+        pairs: int = engine.computed_pairs(request)
         if bound.has_globals:
             pairs += _global_count(bound.query_is_global_BL) * bound.key_length
             pairs += _global_count(bound.key_is_global_BS) * bound.query_length
-        return _CALL_COST + _PAIR_COST * pairs * request.batch * bound.num_heads
+        cost: float = engine.CALL_COST + engine.PAIR_COST * pairs * request.batch * bound.num_heads
+        return cost
 
     @classmethod
     def run(cls, q_BHLD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, request: Request) -> tuple[Tensor, Tensor]:
@@ -47,20 +50,20 @@ class Chunked(Kernel):
         return out_BHLD, lse_BHL
 
 
-def block_size_for(request: Request) -> int:
-    """Return the block size (tokens) with the least estimated work for the pattern and the lengths."""
-    bound = request.bound.without_globals()
-    natural = bound.pattern.natural_block_size or 1
-    divisors = [size for size in range(_SMALLEST_NATURAL, _LARGEST_NATURAL + 1) if natural % size == 0]
-    if divisors:
-        return divisors[-1]  # its tiles are all full or empty
-    longest = max(bound.query_length, bound.key_length)
-    sizes = [size for size in _BLOCK_SIZES if size < 2 * longest] or [_BLOCK_SIZES[0]]
+def engine_for(request: Request) -> ModuleType:
+    """Return the module that computes `request`: the C++ operators where they can."""
+    if native.unsupported_reason(request) is not None:
+        return torch_tiles
+    reason = native.missing()
+    if reason is not None:
+        _announce(reason)
+        return torch_tiles
+    return native
 
-    def work(size: int) -> float:
-        return bound.layout(size).computed_pairs * (1 + _OVERHEAD_TOKENS / size)
 
-    return min(sizes, key=work)
+@functools.cache
+def _announce(reason: str) -> None:
+    _log.info("attention runs in plain torch, which takes about twice as long as C++: %s", reason)
 
 
 def _global_count(flags: Tensor | None) -> int:
@@ -70,16 +73,9 @@ def _global_count(flags: Tensor | None) -> int:
 class _ChunkedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q_BHLD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, request: Request) -> tuple[Tensor, Tensor]:
-        work = _Work(q_BHLD, k_BHSD, v_BHSD, request)
-        out_NLD = torch.zeros_like(work.q_NLD)
-        lse_NL = out_NLD.new_full(out_NLD.shape[:2], -torch.inf)
-        for chunk in work.chunks:
-            _forward_chunk(work, chunk, out_NLD, lse_NL)
-        length = q_BHLD.shape[2]
-        out_BHLD = out_NLD[:, :length].to(q_BHLD.dtype).view(q_BHLD.shape)
-        lse_BHL = lse_NL[:, :length].contiguous().view(q_BHLD.shape[:3])
+        ctx.request, ctx.engine = request, engine_for(request)
+        out_BHLD, lse_BHL = ctx.engine.forward(q_BHLD, k_BHSD, v_BHSD, request)
         ctx.save_for_backward(q_BHLD, k_BHSD, v_BHSD, out_BHLD, lse_BHL)
-        ctx.request = request
         ctx.set_materialize_grads(False)
         return out_BHLD, lse_BHL
 
@@ -88,113 +84,10 @@ class _ChunkedAttention(torch.autograd.Function):
     def backward(
         ctx: Any, grad_out_BHLD: Tensor | None, grad_lse_BHL: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        q_BHLD, k_BHSD, v_BHSD, out_BHLD, lse_BHL = ctx.saved_tensors
         if grad_out_BHLD is None and grad_lse_BHL is None:
             return None, None, None, None
-        work = _Work(q_BHLD, k_BHSD, v_BHSD, ctx.request)
-        grad_out_BHLD = torch.zeros_like(out_BHLD) if grad_out_BHLD is None else grad_out_BHLD
-        # The softmax's Jacobian needs the row sums of dO · O; a gradient of lse is that sum's opposite.
-        delta_BHL = (grad_out_BHLD.to(work.dtype) * out_BHLD.to(work.dtype)).sum(-1)
-        if grad_lse_BHL is not None:
-            delta_BHL = delta_BHL - torch.where(lse_BHL == -torch.inf, 0.0, grad_lse_BHL)
-        # Rows that see nothing (and padding rows) get lse +inf, hence weights exp(-inf) = 0.
-        lse_NL = work.pad(torch.where(lse_BHL == -torch.inf, torch.inf, lse_BHL), value=torch.inf)
-        rows = _BackwardRows(work.pad(grad_out_BHLD), work.pad(delta_BHL), lse_NL)
-        grads = [torch.zeros_like(x) for x in (work.q_NLD, work.k_NSD, work.v_NSD)]
-        with torch.autocast(q_BHLD.device.type, enabled=False):  # users may call backward within autocast
-            for chunk in work.chunks:
-                _backward_chunk(work, chunk, rows, *grads)
-        grads[0].mul_(ctx.request.scale)
-        grad_q, grad_k, grad_v = (_unpad(g, x) for g, x in zip(grads, (q_BHLD, k_BHSD, v_BHSD), strict=True))
-        return grad_q, grad_k, grad_v, None
-
-
-class _Work:
-    """The inputs of one call as (B·H, N, D) in the softmax's precision, padded to whole blocks; q holds the scale."""
-
-    def __init__(self, q_BHLD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, request: Request) -> None:
-        self.request, self.dtype = request, request.softmax_dtype
-        self.block_size = block_size_for(request)
-        self.q_NLD = self.pad(q_BHLD) * request.scale
-        self.k_NSD, self.v_NSD = self.pad(k_BHSD), self.pad(v_BHSD)
-        self.chunks = chunks_of(request.bound, request.batch, self.block_size, request.device)
-        self.buffer = self.q_NLD.new_empty(0)
-
-    def pad(self, x_BHN: Tensor, value: float = 0.0) -> Tensor:
-        """(B, H, N, ...) -> (B·H, padded N, ...) in the softmax's precision."""
-        x = x_BHN.to(self.dtype).flatten(0, 1)
-        short = -x.shape[1] % self.block_size
-        if short:
-            x = torch.nn.functional.pad(x, (*(0, 0) * (x.dim() - 2), 0, short), value=value)
-        return x.contiguous()
-
-    def scores(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores_Rbm with -inf where a pair is hidden, q_RbD and k_RmD; the scores live in a shared buffer."""
-        q_RbD, k_RmD = chunk.take_query(self.q_NLD), chunk.take_key(self.k_NSD)
-        shape = (q_RbD.shape[0], q_RbD.shape[1], k_RmD.shape[1])
-        needed = shape[0] * shape[1] * shape[2]
-        if self.buffer.numel() < needed:
-            self.buffer = self.q_NLD.new_empty(needed)
-        scores_Rbm = torch.bmm(q_RbD, k_RmD.transpose(1, 2), out=self.buffer[:needed].view(shape))
-        if self.request.bias is not None:
-            _, head, query, key = chunk.indices()
-            scores_Rbm.add_(self.request.bias_at(head, query, key))  # type: ignore[arg-type]
-        chunk.hide(scores_Rbm)
-        return scores_Rbm, q_RbD, k_RmD
-
-    def kept(self, chunk: Chunk) -> Tensor | None:
-        """Return the dropout factors of a chunk's weights, or None without dropout."""
-        dropout = self.request.dropout
-        return None if dropout is None else dropout.factors(*chunk.indices(), self.dtype)
-
-
-def _forward_chunk(work: _Work, chunk: Chunk, out_NLD: Tensor, lse_NL: Tensor) -> None:
-    weights_Rbm, _, _ = work.scores(chunk)
-    highest_Rb1 = weights_Rbm.amax(-1, keepdim=True)
-    highest_Rb1.masked_fill_(highest_Rb1 == -torch.inf, 0.0)
-    total_Rb1 = weights_Rbm.sub_(highest_Rb1).exp_().sum(-1, keepdim=True)
-    lse_Rb = (highest_Rb1 + total_Rb1.log()).squeeze(-1)
-    kept = work.kept(chunk)
-    if kept is not None:
-        weights_Rbm.mul_(kept)
-    out_RbD = torch.bmm(weights_Rbm, chunk.take_key(work.v_NSD)).div_(total_Rb1.clamp_(min=1.0))
-    if not chunk.overwrites:
-        old_out_RbD, old_lse_Rb = chunk.take_query(out_NLD), chunk.take_query(lse_NL)
-        new_lse_Rb = torch.logaddexp(lse_Rb, old_lse_Rb)
-        safe_Rb = torch.where(new_lse_Rb == -torch.inf, 0.0, new_lse_Rb)
-        out_RbD.mul_((lse_Rb - safe_Rb).exp_().unsqueeze(-1))
-        out_RbD.addcmul_(old_out_RbD, (old_lse_Rb - safe_Rb).exp_().unsqueeze(-1))
-        lse_Rb = new_lse_Rb
-    chunk.put_query(out_NLD, out_RbD)
-    chunk.put_query(lse_NL, lse_Rb)
-
-
-class _BackwardRows:
-    """What the backward pass needs of each query row."""
-
-    def __init__(self, grad_out_NLD: Tensor, delta_NL: Tensor, lse_NL: Tensor) -> None:
-        self.grad_out_NLD, self.delta_NL, self.lse_NL = grad_out_NLD, delta_NL, lse_NL
-
-
-def _backward_chunk(
-    work: _Work, chunk: Chunk, rows: _BackwardRows, grad_q_NLD: Tensor, grad_k_NSD: Tensor, grad_v_NSD: Tensor
-) -> None:
-    weights_Rbm, q_RbD, k_RmD = work.scores(chunk)
-    weights_Rbm.sub_(chunk.take_query(rows.lse_NL).unsqueeze(-1)).exp_()
-    grad_out_RbD = chunk.take_query(rows.grad_out_NLD)
-    grad_Rbm = torch.bmm(grad_out_RbD, chunk.take_key(work.v_NSD).transpose(1, 2))
-    kept = work.kept(chunk)
-    dropped_Rbm = weights_Rbm if kept is None else weights_Rbm * kept
-    if kept is not None:
-        grad_Rbm.mul_(kept)
-    chunk.add_key(grad_v_NSD, torch.bmm(dropped_Rbm.transpose(1, 2), grad_out_RbD))
-    grad_Rbm.sub_(chunk.take_query(rows.delta_NL).unsqueeze(-1)).mul_(weights_Rbm)
-    grad_q_RbD = torch.bmm(grad_Rbm, k_RmD)
-    if not chunk.overwrites:
-        grad_q_RbD.add_(chunk.take_query(grad_q_NLD))
-    chunk.put_query(grad_q_NLD, grad_q_RbD)
-    chunk.add_key(grad_k_NSD, torch.bmm(grad_Rbm.transpose(1, 2), q_RbD))
-
-
-def _unpad(grad_NLD: Tensor, x_BHLD: Tensor) -> Tensor:
-    return grad_NLD[:, : x_BHLD.shape[2]].to(x_BHLD.dtype).view(x_BHLD.shape)
+        if grad_out_BHLD is None:
+            grad_out_BHLD = torch.zeros_like(ctx.saved_tensors[3])
+        with torch.autocast(ctx.request.device.type, enabled=False):  # users may call backward within autocast
+            grads = ctx.engine.backward(*ctx.saved_tensors, grad_out_BHLD, grad_lse_BHL, ctx.request)
+        return *grads, None

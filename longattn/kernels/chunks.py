@@ -278,13 +278,13 @@ def _strip_chunks(bound: BoundPattern, local: BoundPattern, batch: int, device: 
     everyone = torch.arange(bound.query_length, device=device).expand(batch, -1)
     key_is_global = bound.key_is_global_BS
     if key_is_global is not None:
-        keys, valid = _gather_flags(key_is_global)
+        keys, valid = gather_flags(key_is_global)
         if keys.shape[1]:
             step = max(1, BUFFER_PAIRS // (keys.shape[1] * bound.num_heads * batch))
             for query in everyone.split(step, 1):
                 yield _strip(bound, local, query, keys, valid[:, None, None, :])
     if bound.query_is_global_BL is not None:
-        queries, valid = _gather_flags(bound.query_is_global_BL)
+        queries, valid = gather_flags(bound.query_is_global_BL)
         keys = torch.arange(bound.key_length, device=device).expand(batch, -1)
         others = torch.ones_like(keys, dtype=torch.bool) if key_is_global is None else ~key_is_global
         step = max(1, BUFFER_PAIRS // (keys.shape[1] * bound.num_heads * batch))
@@ -303,11 +303,11 @@ def _strip(bound: BoundPattern, local: BoundPattern, query: Tensor, key: Tensor,
     return StripChunk(query_Bb=query, key_Bm=key, hidden_Bbm=~seen.expand(shape), heads=bound.num_heads)
 
 
-def _gather_flags(flags_BN: Tensor) -> tuple[Tensor, Tensor]:
+def gather_flags(flags_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Return the indices of True, (B, G), and which of them are real; rows with fewer repeat other tokens, not real.
 
     The fillers are distinct tokens too, so that scattering to them is well defined.
     """
     count = int(flags_BN.sum(1).max()) if flags_BN.numel() else 0
-    index = torch.argsort(flags_BN.to(torch.int8), dim=1, descending=True, stable=True)[:, :count]
+    index = torch.argsort(flags_BN.to(torch.int8), dim=1, descending=True, stable=True)[:, :count].contiguous()
     return index, flags_BN.gather(1, index)

@@ -27,12 +27,21 @@ class Dropout:
         if not 0.0 <= self.p < 1.0:
             raise ConfigError(f"dropout must be in [0, 1), got {self.p}")
 
+    @property
+    def threshold(self) -> int:
+        """The int32 below which a lot keeps its weight; lots are uniform over the int32 range."""
+        return min(int((1.0 - self.p) * 2**32) - 2**31, 2**31 - 1)
+
+    @property
+    def factor(self) -> float:
+        """What kept weights are multiplied by."""
+        return 1.0 / (1.0 - self.p)
+
     def factors(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
         """Return 0 or 1 / (1 - p) for int64 positions that broadcast against each other."""
         row = _mix(_mix(_mix(query.to(torch.int32) ^ self.seed) + head.to(torch.int32)) + batch.to(torch.int32))
         lot = _mix(row ^ _mix(key.to(torch.int32) + 0x3C6EF372))
-        threshold = min(int((1.0 - self.p) * 2**32) - 2**31, 2**31 - 1)  # lots are uniform over the int32 range
-        return (lot < threshold).to(dtype) * (1.0 / (1.0 - self.p))
+        return (lot < self.threshold).to(dtype) * self.factor
 
 
 def _mix(value: Tensor) -> Tensor:

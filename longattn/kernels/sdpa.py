@@ -83,7 +83,7 @@ def _mask_form(bound: BoundPattern) -> str:
 def _sees_everything(bound: BoundPattern) -> bool:
     if isinstance(bound.pattern, Dense):
         return True
-    layout = bound.pattern_layout(_LAYOUT_BLOCK)
+    layout = bound.pattern_layout(bound.pattern.natural_block_size or _LAYOUT_BLOCK)
     return bool(layout.full.all()) and layout.density == 1.0
 
 

@@ -57,6 +57,11 @@ class Pattern(ABC):
         return False
 
     @property
+    def shows_all_global_pairs(self) -> bool:
+        """Whether every pair with a global token is visible, as far as the batch lets it."""
+        return False
+
+    @property
     def depends_on_head(self) -> bool:
         """Whether heads see different keys."""
         return False
@@ -79,6 +84,23 @@ class Pattern(ABC):
     @property
     def natural_block_size(self) -> int | None:
         """The block size (tokens) at which the pattern's blocks are all full or empty, if there is one."""
+        return None
+
+    @property
+    def period(self) -> int | None:
+        """A number of tokens by which both positions may be moved without changing what is seen, if one is known."""
+        return None
+
+    def terms(self) -> tuple[tuple[int, Pattern], ...]:
+        """Return (step, pattern) pairs that share out what is seen, without global tokens: each visible pair is in one.
+
+        A pair belongs to a term if query - key is a multiple of its step, and the term's pattern shows the positions
+        divided by the step, rounded down. So what skips regularly becomes a pattern of near tokens.
+        """
+        return ((1, self),)
+
+    def every(self, step: int) -> Pattern | None:
+        """Return the pattern among every `step`-th token as a pattern of the positions divided by `step`, if known."""
         return None
 
     def for_layer(self, index: int) -> Pattern:

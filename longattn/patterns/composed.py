@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ class _Composed(Pattern):
         return any(part.uses_globals for part in self.parts)
 
     @property
+    def period(self) -> int | None:
+        periods = [part.period for part in self.parts]
+        return math.lcm(*(period for period in periods if period)) if all(periods) else None
+
+    @property
     def depends_on_head(self) -> bool:
         return any(part.depends_on_head for part in self.parts)
 
@@ -101,9 +107,29 @@ class Union(_Composed):
 
     combine = operator.or_
 
+    @property
+    def shows_all_global_pairs(self) -> bool:
+        return any(part.shows_all_global_pairs for part in self.parts)
+
 
 @dataclass(frozen=True)
 class Intersection(_Composed):
     """A pair is visible where every part sees it."""
 
     combine = operator.and_
+
+    @property
+    def shows_all_global_pairs(self) -> bool:
+        return all(part.shows_all_global_pairs for part in self.parts)
+
+    def terms(self) -> tuple[tuple[int, Pattern], ...]:
+        for part in self.parts:
+            others = [other for other in self.parts if other is not part]
+            terms = part.terms()
+            thinned = [[other.every(step) if step > 1 else other for other in others] for step, _ in terms]
+            if any(step > 1 for step, _ in terms) and all(None not in patterns for patterns in thinned):
+                return tuple(
+                    (step, Intersection((pattern, *(other for other in patterns if other is not None))))
+                    for (step, pattern), patterns in zip(terms, thinned, strict=True)
+                )
+        return super().terms()

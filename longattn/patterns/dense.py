@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -30,6 +31,13 @@ class Dense(Pattern):
         return True
 
     @property
+    def period(self) -> int:
+        return 1
+
+    def every(self, step: int) -> Self:
+        return self
+
+    @property
     def allows_cross_attention(self) -> bool:
         return True
 
@@ -49,3 +57,10 @@ class Causal(Pattern):
     @property
     def hint_is_exact(self) -> bool:
         return True
+
+    @property
+    def period(self) -> int:
+        return 1
+
+    def every(self, step: int) -> Self:
+        return self

@@ -28,3 +28,7 @@ class Longformer(SlidingWindow):
     @property
     def uses_globals(self) -> bool:
         return True
+
+    @property
+    def shows_all_global_pairs(self) -> bool:
+        return True

@@ -43,3 +43,10 @@ class SlidingWindow(Pattern):
     @property
     def hint_is_exact(self) -> bool:
         return True
+
+    @property
+    def period(self) -> int:
+        return 1
+
+    def terms(self) -> tuple[tuple[int, Pattern], ...]:
+        return super().terms() if self.dilation == 1 else ((self.dilation, SlidingWindow(radius=self.radius)),)

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from longattn.errors import ConfigError
 from longattn.patterns.base import Pattern, check_count
+from longattn.patterns.dense import Dense
 from longattn.patterns.scope import NO_SCOPE, Scope
+from longattn.patterns.sliding_window import SlidingWindow
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,16 @@ class Strided(Pattern):
         if not self.split_heads:
             return near | strided
         return torch.where(torch.as_tensor(head, device=near.device) % 2 == 0, near, strided)
+
+    @property
+    def period(self) -> int:
+        return 1
+
+    def terms(self) -> tuple[tuple[int, Pattern], ...]:
+        near = SlidingWindow(radius=self.stride)
+        if self.split_heads:
+            return ((1, _SomeHeads(near, parity=0)), (self.stride, _SomeHeads(Dense(), parity=1)))
+        return ((1, near), (self.stride, _Beyond(radius=1)))
 
 
 @dataclass(frozen=True)
@@ -97,3 +109,64 @@ class Fixed(Pattern):
         if not self.split_heads:
             return own | summary
         return torch.where(torch.as_tensor(head, device=own.device) % 2 == 0, own, summary)
+
+    @property
+    def period(self) -> int:
+        return self.stride
+
+
+@dataclass(frozen=True)
+class _Beyond(Pattern):
+    """Sees what a window does not: |q - k| > radius."""
+
+    radius: int
+
+    def sees(self, head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
+        return (query - key).abs() > self.radius
+
+    def hint(
+        self, head: Tensor, query_first: Tensor, query_last: Tensor, key_first: Tensor, key_last: Tensor, scope: Scope
+    ) -> tuple[Tensor, Tensor]:
+        lowest, highest = query_first - key_last, query_last - key_first
+        return (lowest < -self.radius) | (highest > self.radius), (lowest > self.radius) | (highest < -self.radius)
+
+    @property
+    def hint_is_exact(self) -> bool:
+        return True
+
+    @property
+    def period(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class _SomeHeads(Pattern):
+    """A pattern that heads of one parity see, while the others see nothing."""
+
+    pattern: Pattern
+    parity: int
+
+    def sees(self, head: Tensor, query: Tensor, key: Tensor, scope: Scope = NO_SCOPE) -> Tensor:
+        return self.pattern.sees(head, query, key, scope) & self._own(head, query)
+
+    def hint(
+        self, head: Tensor, query_first: Tensor, query_last: Tensor, key_first: Tensor, key_last: Tensor, scope: Scope
+    ) -> tuple[Tensor, Tensor]:
+        hint = self.pattern.hint(head, query_first, query_last, key_first, key_last, scope)
+        possible, certain = (part & self._own(head, query_first) for part in hint)
+        return possible, certain
+
+    def _own(self, head: Tensor, query: Tensor) -> Tensor:
+        return torch.as_tensor(head, device=query.device) % 2 == self.parity
+
+    @property
+    def hint_is_exact(self) -> bool:
+        return self.pattern.hint_is_exact
+
+    @property
+    def depends_on_head(self) -> bool:
+        return True
+
+    @property
+    def period(self) -> int | None:
+        return self.pattern.period

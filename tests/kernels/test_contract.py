@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import longattn
-from longattn.kernels import kernels
+from longattn.kernels import chunked, kernels, torch_tiles
 from longattn.kernels.base import Request
 from longattn.patterns import bind
 from longattn.testing import (
@@ -93,6 +93,14 @@ def _check(kernel, name, length, dtypes, device):
 @pytest.mark.parametrize("name", PATTERN_CASES)
 def test_kernel_agrees_with_the_truth(kernel, name, length):
     _check(kernel, name, length, [torch.float64, torch.float32, torch.bfloat16], "cpu")
+
+
+@pytest.mark.parametrize("length", [1, 63, 257])
+@pytest.mark.parametrize("name", PATTERN_CASES)
+def test_plain_torch_agrees_with_the_truth(name, length, monkeypatch):
+    """The same for what `chunked` does without a C++ compiler, and on other devices."""
+    monkeypatch.setattr(chunked, "engine_for", lambda request: torch_tiles)
+    _check("chunked", name, length, [torch.float64, torch.float32, torch.bfloat16], "cpu")
 
 
 @pytest.mark.gpu

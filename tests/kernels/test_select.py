@@ -55,7 +55,7 @@ def test_an_unknown_kernel_names_the_nearest():
         (Dense(), 10_240, "sdpa"),
         (Causal(), 4096, "sdpa"),
         (SlidingWindow(256), 10_240, "chunked"),
-        (SlidingWindow(256), 512, "sdpa"),
+        (SlidingWindow(256), 128, "sdpa"),
         (SlidingWindow(20_000), 10_240, "sdpa"),
         (BigBird(64), 10_240, "chunked"),
         (Longformer(256), 10_240, "chunked"),

@@ -168,6 +168,39 @@ def test_head_may_be_a_number(name):
     assert torch.equal(PATTERN_CASES[name].sees(0, query, key).expand(40, 40), expected)
 
 
+@pytest.mark.parametrize("name", PATTERN_CASES)
+def test_terms_share_out_what_is_seen(name):
+    """Every visible pair is in exactly one term, and no other pair is."""
+    pattern, length = PATTERN_CASES[name], 150
+    head = torch.arange(3)[:, None, None]
+    query, key = torch.arange(length)[:, None], torch.arange(length)
+    times_seen = torch.zeros(3, length, length, dtype=torch.int64)
+    for step, part in pattern.terms():
+        in_step = (query - key) % step == 0
+        times_seen += in_step & part.sees(head, query // step, key // step, Scope(length=-(-length // step)))
+    assert torch.equal(times_seen, pattern.sees(head, query, key, Scope(length=length)).expand(3, -1, -1).long())
+
+
+@pytest.mark.parametrize("name", PATTERN_CASES)
+def test_moving_by_the_period_changes_nothing(name):
+    pattern = PATTERN_CASES[name]
+    for _, part in pattern.terms():
+        if part.period is None:
+            continue
+        head, scope = torch.arange(3)[:, None, None], Scope(length=400)
+        query, key = torch.arange(100)[:, None], torch.arange(100)
+        moved = part.sees(head, query + part.period, key + part.period, scope)
+        assert torch.equal(part.sees(head, query, key, scope), moved)
+
+
+def test_what_skips_regularly_becomes_near():
+    """The paper's causal patterns too."""
+    assert [step for step, _ in SlidingWindow(radius=4, dilation=3).terms()] == [3]
+    assert [step for step, _ in Strided(16).terms()] == [1, 16]
+    assert [step for step, _ in (Causal() & Strided(16)).terms()] == [1, 16]
+    assert [step for step, _ in (Strided(16) | BigBird(16)).terms()] == [1]
+
+
 def test_composition_is_union_and_intersection():
     window, causal = SlidingWindow(2), Causal()
     assert seen_keys(window & causal, 10, 20) == {8, 9, 10}

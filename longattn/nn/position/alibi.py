@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class AlibiBias:
     """The bias of `Alibi` for a number of heads; equal values are interchangeable, so kernels may cache by it."""
 
     num_heads: int
+    is_relative: ClassVar[bool] = True
 
     def __call__(self, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """Return -slope(head) * |query - key| as fp32."""
