@@ -10,9 +10,9 @@ from typing import Any, Self, get_args
 from longattn.discovery import nearest
 from longattn.errors import ConfigError
 from longattn.kernels import check_kernel_name
+from longattn.nn.activated_linear import Activation
 from longattn.nn.attention import check_dropout, check_heads
 from longattn.nn.block import NormPlacement
-from longattn.nn.feed_forward import Activation
 from longattn.nn.norm import Norm
 from longattn.nn.position import Position, position_from_config
 from longattn.patterns import Dense, Pattern, pattern_from_config

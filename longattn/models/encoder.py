@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from longattn.models.pretrained import Pretrained
 from longattn.nn import BoundAttention, Embeddings, EncoderLayer, FeedForward, MultiHeadAttention, bind_attention
 from longattn.nn.masks import read_flags
 from longattn.nn.norm import make_norm
+from longattn.nn.recompute import ActivationCheckpointing
 from longattn.patterns import Pattern
 
 
@@ -25,9 +26,9 @@ class Encoder(Pretrained):
 
     part_prefix = "encoder."
 
-    activation_checkpointing: Literal["none", "layer"]
-    """"layer" keeps only each layer's input for the backward pass and computes the rest again: less memory, a third
-    more work. How to train, not what to compute, so it is set here and not in the config."""
+    activation_checkpointing: ActivationCheckpointing
+    """What each layer computes again in the backward pass instead of keeping it: "none", "selective" (norms),
+    "attention" (it and its projections) or "layer" (all). How to train, not what to compute, so not in the config."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class Encoder(Pretrained):
             # The random state is put back for the second run, so dropout is the same in both.
             hidden = checkpoint(layer, hidden, bound, use_reentrant=False)
         else:
-            hidden = layer(hidden, bound)
+            hidden = layer(hidden, bound, self.activation_checkpointing)
         return hidden
 
     def _positions(self, input_ids: Tensor, position_ids: Tensor | None, document_ids: Tensor | None) -> Tensor:

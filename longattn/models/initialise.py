@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from longattn.models.config import EncoderConfig
+from longattn.nn.activated_linear import ActivatedLinear
 from longattn.nn.attention import MultiHeadAttention
 from longattn.nn.feed_forward import FeedForward
 
@@ -23,7 +24,7 @@ def initialise(model: nn.Module, config: EncoderConfig) -> None:
     """
     std = config.initializer_range
     for module in model.modules():
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear | ActivatedLinear):
             module.weight.normal_(0.0, std)
             if module.bias is not None:
                 module.bias.zero_()

@@ -21,11 +21,11 @@ class EncoderOutput(NamedTuple):
 class MaskedLanguageModelOutput(NamedTuple):
     """What `MaskedLanguageModel` returns. Shapes: B batch, L tokens, N labelled positions, V vocabulary."""
 
-    logits: Tensor
-    """(N, V) at the labelled positions when labels are given, else (B, L, V)."""
-
     last_hidden_state: Tensor
     """(B, L, d_model)."""
+
+    logits: Tensor | None = None
+    """(B, L, V). None with labels, when they are never all held at once."""
 
     loss: Tensor | None = None
     """Mean loss of the labelled positions in nats, fp32 scalar; 0 when there is none. None without labels."""
@@ -37,7 +37,13 @@ class MaskedLanguageModelOutput(NamedTuple):
     """Labelled positions N, int64 scalar."""
 
     label_positions: Tensor | None = None
-    """(N, 2) int64: batch entry and token of each row of `logits`, in ascending order."""
+    """(N, 2) int64: batch entry and token of each labelled position, in ascending order."""
+
+    losses: Tensor | None = None
+    """(N,): loss of each labelled position in nats, fp32, without gradient."""
+
+    predictions: Tensor | None = None
+    """(N,) int64: the likeliest token at each labelled position."""
 
     hidden_states: tuple[Tensor, ...] | None = None
     """As in `EncoderOutput`."""

@@ -5,15 +5,19 @@ Post-norm as in Vaswani et al. 2017 (arXiv 1706.03762, sec. 3.1), pre-norm as in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from longattn.errors import ConfigError
 from longattn.nn.attention import MultiHeadAttention
 from longattn.nn.bound_attention import BoundAttention
 from longattn.nn.feed_forward import FeedForward
 from longattn.nn.norm import Norm, make_norm
+from longattn.nn.recompute import ActivationCheckpointing, computed_again, input_dtype
 
 NormPlacement = Literal["pre", "post"]
 
@@ -43,13 +47,49 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = make_norm(norm, attention.d_model, norm_eps)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, hidden: Tensor, bound: BoundAttention) -> Tensor:
-        """(B, L, d_model) -> (B, L, d_model); `bound` is the layer's pattern, bound to the batch."""
+    def forward(self, hidden: Tensor, bound: BoundAttention, checkpointing: ActivationCheckpointing = "none") -> Tensor:
+        """(B, L, d_model) -> (B, L, d_model); `bound` is the layer's pattern, bound to the batch.
+
+        `checkpointing` says what is not kept for the backward pass; what "layer" means is up to the caller.
+        """
+        again = checkpointing == "selective"
+        if checkpointing == "attention" and torch.is_grad_enabled():
+            # The random state is put back for the second run, so dropout is the same in both.
+            hidden = hidden + checkpoint(self._attend, hidden, bound, again, use_reentrant=False)
+        else:
+            hidden = hidden + self._attend(hidden, bound, again)
         if self.norm_placement == "pre":
-            normed = self.attention_norm(hidden)
-            hidden = hidden + self.dropout(self.attention(normed, normed, normed, bound=bound))
-            hidden = hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
-            return hidden
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, hidden, hidden, bound=bound)))
-        hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
-        return hidden
+            return hidden + self._after_norm(self.feed_forward_norm, hidden, self.feed_forward, again)
+        normed: Tensor = self.attention_norm(hidden)
+        normed = normed + self._after(normed, lambda: self.attention_norm(hidden), self.feed_forward, again)
+        out: Tensor = self.feed_forward_norm(normed)
+        return out
+
+    def _attend(self, hidden: Tensor, bound: BoundAttention, again: bool) -> Tensor:
+        def attend(x: Tensor) -> Tensor:
+            attended: Tensor = self.attention(x, x, x, bound=bound)
+            return attended
+
+        if self.norm_placement == "pre":
+            return self._after_norm(self.attention_norm, hidden, attend, again)
+        return self._part(hidden, attend)
+
+    def _after_norm(self, norm: nn.Module, hidden: Tensor, part: Callable[[Tensor], Tensor], again: bool) -> Tensor:
+        return self._after(norm(hidden), lambda: norm(hidden), part, again)
+
+    def _after(
+        self, normed: Tensor, normalise: Callable[[], Tensor], part: Callable[[Tensor], Tensor], again: bool
+    ) -> Tensor:
+        """Return what `part` makes of `normed`, which is not kept if it may be computed `again`."""
+        if not again or torch.compiler.is_compiling():  # which chooses by itself what to keep
+            return self._part(normed, part)
+        dtype = input_dtype(normed)
+        lowered = normed.to(dtype)
+        with computed_again(lowered, lambda: normalise().to(dtype)):
+            out: Tensor = self.dropout(part(lowered))
+            return out
+
+    def _part(self, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        # Lowered once, where autocast would do so for each projection and keep every copy.
+        out: Tensor = self.dropout(part(x.to(input_dtype(x))))
+        return out

@@ -5,14 +5,12 @@ GELU: Hendrycks & Gimpel 2016, arXiv 1606.08415. GeGLU: Shazeer 2020, arXiv 2002
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from longattn.errors import ConfigError
-
-Activation = Literal["gelu", "geglu"]
+from longattn.nn.activated_linear import ActivatedLinear, Activation
 
 
 class FeedForward(nn.Module):
@@ -23,17 +21,10 @@ class FeedForward(nn.Module):
         super().__init__()
         if activation not in get_args(Activation):
             raise ConfigError(f"activation must be one of {', '.join(get_args(Activation))}, got {activation!r}")
-        self.activation = activation
         self.w_in = nn.Linear(d_model, 2 * d_ff if activation == "geglu" else d_ff)
-        self.w_out = nn.Linear(d_ff, d_model)
+        self.w_out = ActivatedLinear(d_ff, d_model, activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
-        hidden: Tensor = self.w_in(x)
-        if self.activation == "geglu":
-            value, gate = hidden.chunk(2, dim=-1)
-            hidden = functional.gelu(value) * gate
-        else:
-            hidden = functional.gelu(hidden)
-        out: Tensor = self.w_out(hidden)
+        out: Tensor = self.w_out(self.w_in(x))
         return out

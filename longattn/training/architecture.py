@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from longattn.models import EncoderConfig
+from longattn.nn.activated_linear import Activation
 from longattn.nn.block import NormPlacement
-from longattn.nn.feed_forward import Activation
 from longattn.nn.norm import Norm
 
 

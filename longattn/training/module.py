@@ -13,15 +13,16 @@ from torch.optim import Optimizer
 
 from longattn.data import TextDataModule
 from longattn.errors import ConfigError
+from longattn.kernels.native import reuse_cpu_memory
 from longattn.models import EncoderConfig, TaskModel, task_model
 from longattn.nn.position import Position, positions
+from longattn.nn.recompute import ActivationCheckpointing
 from longattn.patterns import Pattern
 from longattn.training.architecture import ArchitectureConfig
 from longattn.training.callbacks.throughput import ends_optimizer_step
 from longattn.training.checkpoint import check_checkpoint, plain_arguments
 from longattn.training.metrics import TaskMetrics, build_metrics
 from longattn.training.optimizer import OptimizerConfig, build_optimizer, check_optimizer
-from longattn.training.parallel import ActivationCheckpointing
 from longattn.training.schedule import ScheduleConfig, build_scheduler
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "document_ids", "position_ids", "labels")
@@ -82,7 +83,8 @@ class EncoderModule(LightningModule):
             optimization: Further settings of the optimizer.
             schedule: How the learning rate goes over the run.
             compile: Whether torch.compile builds the network.
-            activation_checkpointing: What to compute again in the backward pass: none, or each layer.
+            activation_checkpointing: What to compute again in the backward pass: none, selective, attention or
+                layer.
         """
         super().__init__()
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
@@ -124,6 +126,8 @@ class EncoderModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Take over from the data what the network depends on."""
+        if self.trainer.strategy.root_device.type == "cpu":
+            reuse_cpu_memory()
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, TextDataModule):
             return

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-ActivationCheckpointing = Literal["none", "layer"]
+from longattn.nn.recompute import ActivationCheckpointing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,4 +12,5 @@ class ParallelConfig:
     """What to trade for memory."""
 
     activation_checkpointing: ActivationCheckpointing = "none"
-    """layer: keep each layer's input only, and compute the rest again in the backward pass."""
+    """What each layer computes again in the backward pass instead of keeping it: none; selective (norms, next to no
+    time); attention (it and its projections); layer (all but the layer's input: least memory, a third more time)."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+from typing import get_args
+
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import longattn.models.encoder
 from longattn.errors import ConfigError
 from longattn.models import Encoder
 from longattn.models.encoder import document_starts
 from longattn.nn import Learned, MultiHeadAttention
+from longattn.nn.recompute import ActivationCheckpointing
 from longattn.patterns import BigBird, BlockSparse, Causal, Dense, Fixed, Longformer, SlidingWindow, Strided
 
 TRANSLATION_INVARIANT = [Dense(), Causal(), SlidingWindow(radius=3), SlidingWindow(radius=2, dilation=3)]
@@ -39,7 +45,7 @@ def test_window_wider_than_or_unequal_to_the_document(small_model, tokens, lengt
     out = windowed(ids, labels=ids, output_hidden_states=True)
     assert out.last_hidden_state.shape[1] == length
     assert all(state.shape[1] == length for state in out.hidden_states)
-    assert out.logits.shape == (length, 40)
+    assert out.losses.shape == (length,)
     index = torch.arange(length)
     band = (index[:, None] - index).abs() <= 256
     masked = small_model(pattern=BlockSparse(band.numpy(), block_size=1), num_layers=1, kernel="reference")
@@ -177,15 +183,55 @@ def test_activation_checkpointing_changes_no_gradient(small_model, tokens, patte
     ids = tokens(2, 21)
     flags = torch.arange(21).expand(2, 21) == 0 if pattern.uses_globals else None
     results = []
-    for mode in ("none", "layer"):
+    for mode in get_args(ActivationCheckpointing):
         model.encoder.activation_checkpointing = mode
         model.zero_grad()
         torch.manual_seed(3)
         loss = model(ids, None, flags, labels=ids).loss
         loss.backward()
         results.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
-    for plain, checkpointed in zip(*results, strict=True):
-        assert torch.equal(plain, checkpointed)
+    for checkpointed in results[1:]:
+        for plain, again in zip(results[0], checkpointed, strict=True):
+            assert torch.equal(plain, again)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("norm_placement", ["pre", "post"])
+def test_each_mode_keeps_less_than_the_one_before(small_model, tokens, norm_placement, autocast):
+    """Counted in numbers per token and layer that outlive the forward pass."""
+    ids, kept = tokens(1, 512), {}
+    for mode in get_args(ActivationCheckpointing):
+        model = small_model(num_layers=2, norm_placement=norm_placement, pattern=SlidingWindow(radius=2)).train()
+        model.encoder.activation_checkpointing = mode
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            kept[mode] = _bytes_kept(model, ids) / (512 * 2 * 16 * 4)
+    assert list(kept.values()) == sorted(kept.values(), reverse=True)
+    saved = {mode: kept["none"] - numbers for mode, numbers in kept.items()}
+    width = 0.5 if autocast else 1.0  # of what linear layers take and give, in numbers of fp32
+    norms, attention = (2, 5) if norm_placement == "pre" else (1, 4)  # q, k, v, the output; pre-norm: their input too
+    assert saved["selective"] >= 0.95 * norms * width
+    assert saved["attention"] >= 0.8 * attention * width
+    assert kept["layer"] <= 2.7, "the layer's input, and what the embeddings and the head keep"
+
+
+def _bytes_kept(model, ids):
+    """Return the bytes of all tensors made by a forward pass that are alive after it."""
+    made = {}
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            out = function(*arguments, **(keywords or {}))
+            for tensor in out if isinstance(out, tuple | list) else (out,):
+                if isinstance(tensor, torch.Tensor):
+                    storage = tensor.untyped_storage()
+                    made[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+            return out
+
+    with Watch():
+        loss = model(ids, labels=torch.full_like(ids, -100)).loss
+    gc.collect()
+    assert loss.requires_grad
+    return sum(size for reference, size in made.values() if not reference.expired())
 
 
 def test_activation_checkpointing_runs_each_layer_again(small_model, tokens):

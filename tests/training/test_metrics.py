@@ -15,14 +15,19 @@ TOKEN_LOSSES = [[0.1, 0.2, 0.1], [0.3, 0.5, 0.1, 0.4, 0.2]]
 ALL_LOSSES = [*TOKEN_LOSSES[0], *TOKEN_LOSSES[1]]
 
 
-def output_of(losses: list[float], correct: int = 0):
-    """An output whose token losses are `losses`: of two classes, the label's logit is as far off as the loss says."""
+def output_of(losses: list[float]):
+    """An output whose token losses are `losses`, and whose predictions are right."""
     wanted = torch.tensor(losses, dtype=torch.float64)
-    logits = torch.stack([torch.zeros_like(wanted), torch.log(torch.expm1(wanted))], dim=1)
     labels = torch.zeros(1, len(losses), dtype=torch.int64)
     positions = torch.stack([torch.zeros(len(losses), dtype=torch.int64), torch.arange(len(losses))], dim=1)
     count = torch.tensor(len(losses))
-    output = SimpleNamespace(logits=logits, loss_sum=wanted.sum(), label_count=count, label_positions=positions)
+    output = SimpleNamespace(
+        losses=wanted,
+        predictions=labels[0],
+        loss_sum=wanted.sum(),
+        label_count=count,
+        label_positions=positions,
+    )
     batch = {"labels": labels, "input_ids": labels, "attention_mask": torch.ones_like(labels, dtype=torch.bool)}
     return output, batch
 

@@ -11,14 +11,18 @@ from longattn.kernels.native.engine import (
     unsupported_reason,
 )
 from longattn.kernels.native.library import known_missing, missing
+from longattn.kernels.native.memory import CpuMemory, cpu_memory, reuse_cpu_memory
 
 __all__ = [
     "CALL_COST",
     "PAIR_COST",
+    "CpuMemory",
     "backward",
     "computed_pairs",
+    "cpu_memory",
     "forward",
     "known_missing",
     "missing",
+    "reuse_cpu_memory",
     "unsupported_reason",
 ]

@@ -1,4 +1,4 @@
-// The operators `longattn::attention_forward` and `longattn::attention_backward`: spreads sequences over threads.
+// The operators of `torch.ops.longattn`: attention, spread over threads, and the reuse of memory.
 // Shapes: B batch, H heads, L queries, S keys, D head dimension.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,10 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <type_traits>
 
+#include "allocator.h"
 #include "tiles.h"
 
 namespace longattn {
@@ -196,6 +198,15 @@ void backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o
              Operands{q, k, v, lse, out, grad_out, grad_lse, grad_q, grad_k, grad_v}, false);
 }
 
+void reuse_memory() { c10::SetCPUAllocator(&ReusingAllocator::instance(), /*priority=*/1); }
+
+void release_memory() { ReusingAllocator::instance().release(); }
+
+std::tuple<int64_t, int64_t, int64_t> memory_in_use() {
+    const auto bytes = ReusingAllocator::instance().bytes();
+    return {bytes.used, bytes.kept, bytes.peak};
+}
+
 }  // namespace
 }  // namespace longattn
 
@@ -209,4 +220,7 @@ TORCH_LIBRARY(longattn, library) {
         "Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v, Tensor[] plan, Tensor?[] batch, int[] integers, "
         "float[] factors) -> ()",
         &longattn::backward);
+    library.def("reuse_memory() -> ()", &longattn::reuse_memory);
+    library.def("release_memory() -> ()", &longattn::release_memory);
+    library.def("memory_in_use() -> (int, int, int)", &longattn::memory_in_use);
 }

@@ -19,7 +19,7 @@ class TaskModel(Pretrained):
 
     Its constructor takes the EncoderConfig and, by keyword, the options of its own head (such as a number of labels);
     `forward` takes the arguments of `Encoder.forward` and `labels`, and returns a named tuple with `loss`, `loss_sum`,
-    `label_count` (None without labels) and `logits`.
+    `label_count` (None without labels) and `logits` (which may be None with labels).
     """
 
     task: ClassVar[str]

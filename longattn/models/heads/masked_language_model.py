@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from longattn.errors import ConfigError
 from longattn.models.config import EncoderConfig
@@ -12,6 +11,7 @@ from longattn.models.heads.base import TaskModel
 from longattn.models.initialise import initialise
 from longattn.models.outputs import MaskedLanguageModelOutput
 from longattn.nn.norm import make_norm
+from longattn.nn.vocabulary import TokenLosses, VocabularyProjection
 
 NOT_LABELLED = -100
 """Label of a position that no loss is asked of."""
@@ -29,7 +29,7 @@ class MaskedLanguageModel(TaskModel):
             nn.GELU(),
             make_norm(config.norm, config.d_model, config.norm_eps),
         )
-        self.decoder = nn.Linear(config.d_model, config.vocab_size)
+        self.decoder = VocabularyProjection(config.d_model, config.vocab_size)
         initialise(self.transform, config)
         if config.tie_decoder:
             nn.init.zeros_(self.decoder.bias)
@@ -55,10 +55,11 @@ class MaskedLanguageModel(TaskModel):
         labels: Tensor | None = None,
         output_hidden_states: bool = False,
     ) -> MaskedLanguageModelOutput:
-        """Return logits, and with `labels` the loss.
+        """Return logits, or with `labels` the loss.
 
         `labels` (B, L) int64: the token wanted at each labelled position, -100 elsewhere. Then only the labelled
-        positions are projected onto the vocabulary. The other arguments are those of `Encoder.forward`.
+        positions are projected onto the vocabulary, some at a time, and no logits are returned: for long documents they
+        would be the largest tensor of all. The other arguments are those of `Encoder.forward`.
         """
         if labels is not None:
             self._check_labels(labels, input_ids)
@@ -74,16 +75,17 @@ class MaskedLanguageModel(TaskModel):
             )
         positions_N2 = torch.nonzero(labels != NOT_LABELLED)
         entry_N, token_N = positions_N2.unbind(1)
-        logits_NV: Tensor = self.decoder(self.transform(hidden_BLM[entry_N, token_N]))
-        precise = torch.promote_types(logits_NV.dtype, torch.float32)
-        loss_sum = functional.cross_entropy(logits_NV.to(precise), labels[entry_N, token_N], reduction="sum")
+        losses: TokenLosses = self.decoder(
+            self.transform(hidden_BLM[entry_N, token_N]), wanted=labels[entry_N, token_N]
+        )
         label_count = torch.tensor(entry_N.numel(), device=labels.device)
         return MaskedLanguageModelOutput(
-            loss=loss_sum / label_count.clamp(min=1),
-            loss_sum=loss_sum,
+            loss=losses.loss_sum / label_count.clamp(min=1),
+            loss_sum=losses.loss_sum,
             label_count=label_count,
-            logits=logits_NV,
             label_positions=positions_N2,
+            losses=losses.losses,
+            predictions=losses.predictions,
             last_hidden_state=hidden_BLM,
             hidden_states=encoded.hidden_states,
         )

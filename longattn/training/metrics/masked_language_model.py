@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from longattn.training.metrics.base import TaskMetrics, WeightedSums
 
@@ -23,7 +22,7 @@ class MaskedLanguageModelMetrics(TaskMetrics):
         self._sums.to(device)
 
     def update(self, output: Any, batch: dict[str, Any]) -> None:
-        correct = (output.logits.detach().argmax(dim=-1) == _labels(output, batch)).sum()
+        correct = (output.predictions == _labels(output, batch)).sum()
         sums = (output.loss_sum.detach(), correct, output.label_count)
         self._sums.update(torch.stack([value.to(self._sums.sums) for value in sums]))
 
@@ -38,14 +37,12 @@ class MaskedLanguageModelMetrics(TaskMetrics):
         self._sums.reset()
 
     def document_sums(self, output: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
-        labels = _labels(output, batch)
-        losses = functional.cross_entropy(output.logits.float(), labels, reduction="none")
         row = output.label_positions[:, 0]
-        zeros = losses.new_zeros(len(batch["input_ids"]), dtype=torch.float64)
+        zeros = output.losses.new_zeros(len(batch["input_ids"]), dtype=torch.float64)
         return {
             "tokens": batch["attention_mask"].sum(dim=1),
             "masked_tokens": torch.bincount(row, minlength=len(zeros)),
-            "loss": zeros.index_add(0, row, losses.double()),
+            "loss": zeros.index_add(0, row, output.losses.double()),
         }
 
     def document_row(self, sums: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +51,7 @@ class MaskedLanguageModelMetrics(TaskMetrics):
 
 
 def _labels(output: Any, batch: dict[str, Any]) -> Tensor:
-    """Return the labels that the rows of `output.logits` are about, (N,)."""
+    """Return the tokens wanted at the labelled positions, (N,)."""
     row, token = output.label_positions.unbind(1)
     labels: Tensor = batch["labels"][row, token]
     return labels

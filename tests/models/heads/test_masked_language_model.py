@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 from torch.nn import functional
 
 from longattn.errors import ConfigError
 from longattn.models import EncoderConfig, MaskedLanguageModel, TaskModel, task_model, tasks
+from longattn.nn.recompute import ActivationCheckpointing
 from longattn.patterns import BigBird, Causal, Dense, Longformer, SlidingWindow
 
 
@@ -45,16 +48,21 @@ def test_loss_and_gradients_equal_those_of_all_logits(small_model, tokens, tie_d
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
-def test_logits_of_labelled_positions_say_where_they_belong(small_model, tokens):
+def test_losses_of_labelled_positions_say_where_they_belong(small_model, tokens):
     model, ids = small_model(dtype=torch.float64), tokens(3, 17)
     labels = _labels(ids)
     out = model(ids, labels=labels)
     count = int((labels != -100).sum())
-    assert out.logits.shape == (count, 40)
+    assert out.logits is None
+    assert out.losses.shape == (count,)
+    assert not out.losses.requires_grad
     assert out.label_count == count
     entry, token = out.label_positions.unbind(1)
     assert torch.equal(labels[entry, token], labels[labels != -100])
-    torch.testing.assert_close(out.logits, model(ids).logits[entry, token], rtol=0, atol=1e-12)
+    logits = model(ids).logits[entry, token]
+    wanted = functional.cross_entropy(logits, labels[entry, token], reduction="none")
+    torch.testing.assert_close(out.losses, wanted, rtol=0, atol=1e-12)
+    assert torch.equal(out.predictions, logits.argmax(-1))
     torch.testing.assert_close(out.loss_sum, out.loss * count)
 
 
@@ -80,7 +88,7 @@ def test_token_zero_counts_as_a_label(small_model, tokens):
     "pattern", [Dense(), SlidingWindow(radius=2), Longformer(radius=2), BigBird(block_size=4)], ids=repr
 )
 @pytest.mark.parametrize("labelled", [True, False])
-@pytest.mark.parametrize("checkpointing", ["none", "layer"])
+@pytest.mark.parametrize("checkpointing", get_args(ActivationCheckpointing))
 def test_every_parameter_gets_a_finite_gradient(small_model, tokens, pattern, labelled, checkpointing):
     """Cases B42 and B31 (b): with and without labels, global tokens, checkpointing."""
     model, ids = small_model(pattern=pattern, position="learned", tie_decoder=False).train(), tokens(2, 9)
@@ -111,14 +119,14 @@ def test_padding_only_rows_spread_no_nan(small_model, tokens, pattern, packed, d
     documents = torch.zeros(3, 32, dtype=torch.int64) if packed else None
     out = model(ids, real, flags, documents, labels=ids)
     out.loss.backward()
-    assert out.logits.isfinite().all()
+    assert out.losses.isfinite().all()
     assert out.loss.isfinite()
     assert out.last_hidden_state.isfinite().all()
     for name, parameter in model.named_parameters():
         assert parameter.grad.isfinite().all(), name
-    alone = model(ids[:1], None, None if flags is None else flags[:1], labels=ids[:1]).logits
+    alone = model(ids[:1], None, None if flags is None else flags[:1], labels=ids[:1]).losses
     tolerance = 1e-5 if dtype == torch.float32 else 0.1
-    torch.testing.assert_close(out.logits[:32], alone, rtol=0, atol=tolerance)
+    torch.testing.assert_close(out.losses[:32], alone, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
@@ -130,14 +138,15 @@ def test_loss_is_computed_in_fp32(small_model, tokens, precision):
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16-mixed"):
         lowered = model.to(torch.bfloat16) if precision == "bf16-true" else model
         out, with_globals = lowered(ids, labels=ids), lowered(ids, None, flags, labels=ids)
-    assert out.logits.dtype == torch.bfloat16
+        assert lowered(ids).logits.dtype == torch.bfloat16
+    assert out.losses.dtype == torch.float32
     assert out.loss.dtype == torch.float32
     torch.testing.assert_close(out.loss, exact, rtol=0.03, atol=0)
     with_globals.loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "layer"])
+@pytest.mark.parametrize("checkpointing", get_args(ActivationCheckpointing))
 def test_compiled_model_computes_the_same(small_model, tokens, checkpointing):
     model, ids = small_model(pattern=Longformer(radius=2), dtype=torch.float64).train(), tokens(2, 17)
     model.encoder.activation_checkpointing = checkpointing
