@@ -14,6 +14,7 @@ from longattn.kernels.base import Kernel, Request
 from longattn.patterns import BlockLayout
 
 BLOCK_SIZE = 128
+_MOST_COMPILATIONS = 256
 _CALL_COST = 1e5
 _PAIR_COST = 1.1  # of a visited pair, against a pair of dense SDPA
 
@@ -97,14 +98,23 @@ def block_mask(request: Request) -> BlockMask:
 
 def _block_lists(layout: BlockLayout, which: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return (counts, key blocks) of the tiles chosen, (B, H, Q) and (B, H, Q, K) int32, chosen ones first in a row."""
-    chosen = torch.zeros(layout.row_starts.numel() - 1, layout.key_blocks, dtype=torch.bool)
-    chosen[layout.rows[which], layout.columns[which]] = True
     shape = (layout.batch, layout.heads, layout.query_blocks)
-    counts = chosen.sum(1, dtype=torch.int32).view(shape)
-    order = torch.argsort(chosen.to(torch.int8), dim=1, descending=True, stable=True).to(torch.int32)
-    return counts.to(device), order.view(*shape, layout.key_blocks).to(device)
+    rows_T, columns_T = layout.rows[which].to(device), layout.columns[which].to(device, torch.int32)
+    counts_R = torch.bincount(rows_T, minlength=layout.row_starts.numel() - 1)
+    place_T = torch.arange(rows_T.numel(), device=device) - (counts_R.cumsum(0) - counts_R)[rows_T]
+    blocks_RK = torch.zeros(counts_R.numel(), layout.key_blocks, dtype=torch.int32, device=device)
+    blocks_RK[rows_T, place_T] = columns_T
+    return counts_R.to(torch.int32).view(shape), blocks_RK.view(*shape, layout.key_blocks)
 
 
 @functools.cache
 def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
+    compiled = torch.compile(flex_attention)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        # Each pattern is one compilation for the first length and one for all others. Beyond the limit, of 8 unless
+        # set, torch would without a word compute all pairs.
+        with torch._dynamo.config.patch(recompile_limit=_MOST_COMPILATIONS, fail_on_recompile_limit_hit=True):
+            return compiled(*arguments, **options)
+
+    return call

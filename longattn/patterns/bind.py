@@ -96,18 +96,23 @@ class BoundPattern:
 
         Four int64 tensors that broadcast against each other; the result broadcasts to their common shape.
         """
-        return self._restrict(dict.fromkeys(self._distinct_lengths, self.pattern.sees), batch, head, query, key)
+        return self._restrict([(n, self.pattern.sees) for n in self._distinct_lengths], batch, head, query, key)
 
     @property
     def _distinct_lengths(self) -> tuple[int, ...]:
         return tuple(sorted(set(self.lengths))) if self.lengths else (self.length,)
 
     def _restrict(
-        self, by_length: dict[int, Callable[..., Tensor]], batch: Tensor, head: Tensor, query: Tensor, key: Tensor
+        self,
+        by_length: list[tuple[int, Callable[..., Tensor]]],
+        batch: Tensor,
+        head: Tensor,
+        query: Tensor,
+        key: Tensor,
     ) -> Tensor:
         """Return what the pattern, as a function for each document length, and the batch both let be seen."""
         seen: Tensor | None = None
-        for length, pattern in by_length.items():
+        for length, pattern in by_length:
             scope = Scope(
                 length=length,
                 query_is_global=_take(self.query_is_global_BL, batch, query),
@@ -131,7 +136,7 @@ class BoundPattern:
 
     def mask_function(self, device: torch.device) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
         """Return `sees` in a form that compilers can trace: no value of a tensor decides what is computed."""
-        by_length = {n: self.pattern.mask_function(self.num_heads, n, device) for n in self._distinct_lengths}
+        by_length = [(n, self.pattern.mask_function(self.num_heads, n, device)) for n in self._distinct_lengths]
         self._lengths_on(device)
 
         def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.nn.attention.flex_attention import flex_attention
 
 import longattn
@@ -70,3 +71,24 @@ def test_mask_function_is_the_pattern(name, length):
         truth, true_lse = longattn.attention(q, k, v, request.bound, kernel="reference", return_lse=True)
         torch.testing.assert_close(out, truth, rtol=0, atol=3e-6)
         torch.testing.assert_close(lse, true_lse, rtol=0, atol=3e-6)
+
+
+@pytest.mark.slow
+def test_a_pattern_is_compiled_for_one_length_and_once_for_all_others():
+    """New batches, new lengths and other patterns bring no further compilation (counted, with a stand-in backend)."""
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(flex_attention, backend=counter)
+    expected = 0
+    with torch._dynamo.config.patch(recompile_limit=256, fail_on_recompile_limit_hit=True):
+        for pattern in PATTERN_CASES.values():
+            counts = []
+            for length in (300, 300, 500, 700, 300, 1000):
+                condition = conditions_for(pattern, length)[0]
+                q, k, v = (torch.randn(2, HEADS, length, 16) for _ in range(3))
+                call_flex(compiled, q, k, v, request_for(pattern, length, condition))
+                counts.append(counter.frame_count)
+            assert counts[0] == counts[1] <= expected + 1
+            assert counts[-1] == counts[2] <= expected + 2
+            expected = counts[-1]
+    torch._dynamo.reset()
