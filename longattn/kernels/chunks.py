@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from longattn.patterns import BlockLayout, BoundPattern
+from longattn.patterns.bind import gather_flags
 
 _PAIRS_AT_ONCE = 1 << 22  # of partial tiles looked at together
 BUFFER_PAIRS = 1 << 19  # scores computed together: 2 MiB in fp32, which stays in cache
@@ -301,13 +302,3 @@ def _strip(bound: BoundPattern, local: BoundPattern, query: Tensor, key: Tensor,
     seen = bound.sees(*pair) & ~local.sees(*pair) & wanted
     shape = (query.shape[0], bound.mask_heads, query.shape[1], key.shape[1])
     return StripChunk(query_Bb=query, key_Bm=key, hidden_Bbm=~seen.expand(shape), heads=bound.num_heads)
-
-
-def gather_flags(flags_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices of True, (B, G), and which of them are real; rows with fewer repeat other tokens, not real.
-
-    The fillers are distinct tokens too, so that scattering to them is well defined.
-    """
-    count = int(flags_BN.sum(1).max()) if flags_BN.numel() else 0
-    index = torch.argsort(flags_BN.to(torch.int8), dim=1, descending=True, stable=True)[:, :count].contiguous()
-    return index, flags_BN.gather(1, index)

@@ -304,6 +304,16 @@ def bind(
     )
 
 
+def gather_flags(flags_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices of True, (B, G), and which of them are real; rows with fewer repeat other tokens, not real.
+
+    The fillers are distinct tokens too, so that scattering to them is well defined.
+    """
+    count = int(flags_BN.sum(1).max()) if flags_BN.numel() else 0
+    index = torch.argsort(flags_BN.to(torch.int8), dim=1, descending=True, stable=True)[:, :count].contiguous()
+    return index, flags_BN.gather(1, index)
+
+
 def _check(name: str, tensor: Tensor | None, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
     if tensor is None:
         return

@@ -23,6 +23,7 @@ from longattn.training.callbacks.throughput import ends_optimizer_step
 from longattn.training.checkpoint import check_checkpoint, plain_arguments
 from longattn.training.metrics import TaskMetrics, build_metrics
 from longattn.training.optimizer import OptimizerConfig, build_optimizer, check_optimizer
+from longattn.training.precision import warn_if_slow
 from longattn.training.schedule import ScheduleConfig, build_scheduler
 
 MODEL_INPUTS = ("input_ids", "attention_mask", "global_attention_mask", "document_ids", "position_ids", "labels")
@@ -126,8 +127,10 @@ class EncoderModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Take over from the data what the network depends on."""
-        if self.trainer.strategy.root_device.type == "cpu":
+        device = self.trainer.strategy.root_device
+        if device.type == "cpu":
             reuse_cpu_memory()
+        warn_if_slow(str(self.trainer.precision), device)
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if not isinstance(data, TextDataModule):
             return

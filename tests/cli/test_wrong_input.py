@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,16 @@ FILES = {
     "section.yaml": b"modle:\n  d_model: 3\n",
     "field.yaml": b"model:\n  pattern:\n    class_path: SlidingWindow\n    init_args:\n      radus: 3\n",
     "broken.yaml": b"model: [1\n",
+    "nothing.yaml": b"# nothing\n",
+    "word.yaml": b"hello\n",
+    "utf16.yaml": "model:".encode("utf-16"),
+    "hollow.yaml": b"model:\n",
+    "hollow_class.yaml": b"model:\n  pattern:\n    class_path: SlidingWindow\n    init_args:\n",
+    "utf16.txt": "tea".encode("utf-16"),
+    "number.jsonl": b'{"text": "a", "n": ' + b"9" * 5000 + b"}\n",
+    "lines.jsonl": b'{\n"text": "a"\n}\n',
+    "half.jsonl.gz": gzip.compress(b'{"text": "a cup of tea"}\n' * 99)[:-20],
+    "texts/a.txt": b"a cup of tea",
 }
 
 CASES: dict[str, tuple[str, list[str]]] = {
@@ -37,6 +48,17 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "unknown field of a pattern": ("SlidingWindow has no setting 'radus' (did you mean 'radius'?)", ["field.yaml"]),
     "not YAML": ("broken.yaml", ["broken.yaml"]),
     "missing config": ("nope.yaml' does not exist", ["nope.yaml"]),
+    "config without a setting": ("nothing.yaml holds no setting", ["nothing.yaml"]),
+    "config that is a word": ("must hold settings such as 'model:'", ["word.yaml"]),
+    "config not UTF-8": ("utf16.yaml is not UTF-8", ["utf16.yaml"]),
+    "section without a setting": ("'model' of --config hollow.yaml is empty", ["hollow.yaml"]),
+    "class without a setting": ("init_args' of --config hollow_class.yaml is empty", ["hollow_class.yaml"]),
+    "UTF-16": ("iconv -f utf-16", ["--data.path=text", "--data.data_files=utf16.txt"]),
+    "number of thousands of digits": ("number.jsonl:1: JSON that cannot be read", ["--data.data_files=number.jsonl"]),
+    "object over several lines": ("write each object in one line", ["--data.data_files=lines.jsonl"]),
+    "broken compressed file": ("half.jsonl.gz cannot be read", ["--data.data_files=half.jsonl.gz"]),
+    "no name of a file": ("data_files is an empty word", ["--data.data_files=[\"\"]"]),
+    "folder of texts": ("give path='text' and data_files=", ["--data.path=texts", "--data.data_files=null"]),
     # contradictions
     "pattern twice": ("contradict each other", ["--model.layer_patterns=[Dense, Dense]"]),
     "too many layers' patterns": (
@@ -68,6 +90,14 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "dropout": ("dropout must be in [0, 1), got 1.5", ["--model.architecture.dropout=1.5"]),
     "precision": ("trainer.precision must be", ["--trainer.precision=bf17"]),
     "seed": ("seed_everything must be bool or int, got 'x'", ["--seed_everything=x"]),
+    "seed below 0": ("seed_everything=-1: give a number from 0", ["--seed_everything=-1"]),
+    "seed beyond 32 bits": ("seed_everything=4294967296: give a number", ["--seed_everything=4294967296"]),
+    "no name of a run folder": ("run.dir is an empty word", ["--run.dir="]),
+    "cache within a file": ("data.cache_dir: ", ["--data.cache_dir=good.jsonl/cache"]),
+    "unigram too small": (
+        "too small for the characters",
+        ["--data.tokenizer_training.kind=unigram", "--data.tokenizer_training.vocab_size=12"],
+    ),
     "steps between checkpoints": ("save_every_steps must be at least 1", ["--run.save_every_steps=0"]),
     "run folder is a file": ("is a file", ["--run.dir=good.jsonl"]),
     "missing checkpoint": ("'none.ckpt' does not exist", ["--ckpt_path=none.ckpt"]),
@@ -79,6 +109,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_one_line_and_exit_code_2(longattn, settings, tmp_path, monkeypatch, case):
     for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     monkeypatch.chdir(tmp_path)
     expected, flags = CASES[case]

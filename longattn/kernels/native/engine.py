@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from longattn.kernels.base import Request
-from longattn.kernels.chunks import gather_flags
 from longattn.kernels.native.plan import Place, Plan, plan_of
 from longattn.patterns import BoundPattern, Dense
+from longattn.patterns.bind import gather_flags
 
 CALL_COST = 1e5
 """Pairs of dense SDPA that one call's fixed work is worth."""
