@@ -4,6 +4,12 @@ The recomputation of FlashAttention (Dao et al. 2022, arXiv 2205.14135, sec. 3) 
 backward pass needs q, k, v, the output and the log-sum-exp of each row, so memory is O(n), and the work is O(n · keys
 seen). Scores, softmax and sums are in fp32 (fp64 for fp64). Two engines: C++ (`native`) on CPUs with a compiler, and
 plain torch (`torch_tiles`) for everything else.
+
+What was tried on CPU, for a window of 256 over 10,240 tokens, forward and backward, in units of the C++ engine (on 2
+cores with AVX2): overlapping chunks of 768 keys through SDPA 2.0, a third of their pairs hidden; batched products of
+gathered blocks in torch 1.6, much of it memory traffic between operators; in C++, products of 64 x 64 x 64 by MKL take
+1.15 times as long as our own, which keep their sums in registers. FlexAttention compiles forward only. Blocks of 32,
+48, 64, 96 and 128 tokens: 1.05, 1, 1.05, 1.06, 1.15.
 """
 
 from __future__ import annotations

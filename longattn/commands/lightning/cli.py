@@ -212,7 +212,7 @@ def run_trainer(command: str, summary: str, arguments: list[str]) -> int:
             cli = TrainerCLI(command, summary, with_config_of_run(arguments))
         except MisconfigurationException as error:  # Lightning's name for wrong input
             log_failure(_log, str(error), traceback=False)
-            raise ConfigError("trainer: " + " ".join(str(error).split())) from error
+            raise _trainer_error(error) from error
         except UnpicklingError as error:
             log_failure(_log, str(error), traceback=True)
             raise ConfigError("ckpt_path: the file is broken, or holds more than tensors and plain values") from error
@@ -227,11 +227,16 @@ def run_trainer(command: str, summary: str, arguments: list[str]) -> int:
         except Exception as error:
             log_failure(_log, "the run failed", traceback=True)
             if isinstance(error, ValueError) and _raised_in(error).startswith("lightning."):  # a setting it checks late
-                raise ConfigError("trainer: " + " ".join(str(error).split())) from error
+                raise _trainer_error(error) from error
             raise
         if command in ("validate", "test") and cli.trainer.is_global_zero:
             _report(cli.trainer.callback_metrics, cli.folder.path / f"{command}.json")
     return 0
+
+
+def _trainer_error(error: Exception) -> ConfigError:
+    """Return what Lightning says about its settings, in one line."""
+    return ConfigError("trainer: " + " ".join(str(error).split()))
 
 
 def _raised_in(error: BaseException) -> str:

@@ -124,14 +124,19 @@ def _either(words: list[str]) -> str:
 
 def _given_configs(arguments: list[str]) -> list[Path]:
     """Return the files that `--config` names."""
-    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith(_CONFIG) else [word])]
-    paths = [Path(after) for word, after in itertools.pairwise(words) if word in _CONFIG]
+    paths = [Path(after) for word, after in itertools.pairwise(_words(arguments)) if word in _CONFIG]
     return [path for path in paths if path.is_file()]
 
 
 def _config_files(arguments: list[str]) -> list[Path]:
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    return [Path(word) for word in words if word.endswith((".yaml", ".yml", ".json")) and Path(word).is_file()]
+    """Return the files of settings that any flag names, such as `--model model.yaml`."""
+    named = [Path(word) for word in _words(arguments) if word.endswith((".yaml", ".yml", ".json"))]
+    return list(dict.fromkeys([*_given_configs(arguments), *(path for path in named if path.is_file())]))
+
+
+def _words(arguments: list[str]) -> list[str]:
+    """Return flags and their values as words of their own."""
+    return [part for word in arguments for part in (word.split("=", 1) if word.startswith("-") else [word])]
 
 
 def _broken_file(arguments: list[str]) -> str:

@@ -15,7 +15,7 @@ from longattn.training.callbacks.throughput import ends_optimizer_step
 from longattn.training.terminal import PROGRESS_LOGGER, terminal
 
 _log = logging.getLogger(PROGRESS_LOGGER)
-_validation_log = logging.getLogger(__name__)  # rare enough to stand above a progress bar
+_notable_log = logging.getLogger(__name__)  # rare enough to stand above a progress bar
 
 _FORMATS = {
     "loss": "loss {:.4f}",
@@ -68,7 +68,7 @@ class ProgressLines(Callback):
         loss = trainer.callback_metrics.get("train/loss")
         if loss is not None and not self._diverged and not math.isfinite(float(loss)) and trainer.is_global_zero:
             self._diverged = True
-            _validation_log.warning(
+            _notable_log.warning(
                 "step %d: the loss is %s, no number: the training has diverged; lower model.learning_rate", step, loss
             )
         due = step % self._every_steps == 0 or step in (1, self._total)
@@ -78,7 +78,7 @@ class ProgressLines(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "fit" and not trainer.sanity_checking and trainer.is_global_zero:
             line = numbers_line(trainer.callback_metrics, "val/")
-            _validation_log.info("%s  validation: %s", self._position(trainer), line)
+            _notable_log.info("%s  validation: %s", self._position(trainer), line)
 
     def _position(self, trainer: Trainer) -> str:
         of = "" if self._total is None else f"/{self._total}"
