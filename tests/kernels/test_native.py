@@ -195,6 +195,34 @@ def test_many_processes_compile_once(tmp_path):
     assert sum("compiling" in text for text in said) == 1
 
 
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("width", [16, 64])
+def test_every_vector_width_computes_the_same(width, tmp_path):
+    """As on machines with SSE or NEON alone, and with AVX-512: the compiler makes such vectors of what there is."""
+    code = """
+import torch, longattn
+from longattn.kernels.native import missing
+from longattn.patterns import *
+assert missing() is None, missing()
+torch.manual_seed(0)
+document = torch.tensor([[0] * 90 + [1] * 100 + [-1] * 10])
+cases = [(SlidingWindow(20), {}), (Strided(9), {}), (BigBird(16), {}), (Dense(), {"document": document}),
+         (Longformer(9), {"is_global": torch.arange(200)[None] % 70 == 0}), (Dense(), {"dropout_p": 0.3})]
+for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
+    for pattern, arguments in cases:
+        q, k, v = (torch.randn(1, 2, 200, 24, dtype=dtype, requires_grad=True) for _ in range(3))
+        if "dropout_p" in arguments:
+            arguments["dropout_seed"] = 3
+        outs = [longattn.attention(q, k, v, pattern, kernel=kernel, **arguments) for kernel in ("chunked", "reference")]
+        grads = [torch.autograd.grad(out.sin().sum(), (q, k, v)) for out in outs]
+        for actual, wanted in zip((outs[0], *grads[0]), (outs[1], *grads[1])):
+            torch.testing.assert_close(actual, wanted, rtol=tolerance, atol=tolerance)
+"""
+    environment = {"CXXFLAGS": f"-DLONGATTN_VECTOR_BYTES={width} -Wno-psabi", "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment | {"PATH": "/usr/bin:/bin"})
+
+
 def test_the_reason_is_on_record(caplog, monkeypatch):
     monkeypatch.setattr(native, "missing", lambda: "no compiler, for the sake of argument")
     with caplog.at_level(logging.INFO, logger="longattn"):

@@ -7,10 +7,11 @@ import torch
 
 import longattn
 from longattn import ConfigError, UnsupportedError
-from longattn.kernels import Kernel, available, kernels, select
+from longattn.kernels import Kernel, available, kernels, native, select
 from longattn.kernels.base import Request
 from longattn.kernels.select import _announce
 from longattn.patterns import BigBird, Causal, Dense, Longformer, SlidingWindow, bind
+from longattn.testing import PATTERN_CASES
 
 
 def request_for(pattern, length, batch=1, heads=8, **arguments):
@@ -63,6 +64,19 @@ def test_an_unknown_kernel_names_the_nearest():
 )
 def test_auto_takes_the_least_counted_work(pattern, length, expected):
     assert select("auto", request_for(pattern, length)).name == expected
+
+
+@pytest.mark.parametrize("length", [1, 48, 100, 512])
+@pytest.mark.parametrize("name", PATTERN_CASES)
+def test_short_documents_never_cost_more_than_dense(name, length):
+    """Counted in query-key pairs: of blocks where the pattern leaves any out, of the document where it sees all."""
+    request = request_for(PATTERN_CASES[name], length, heads=3)
+    chosen = select("auto", request)
+    assert chosen.cost(request) <= kernels()["sdpa"].cost(request_for(Dense(), length, heads=3)) * 1.6
+    if bool(request.bound.mask().all()):
+        assert chosen.name in ("sdpa", "reference"), "which both compute dense, the latter a handful of tokens"
+    elif chosen.name == "chunked":
+        assert native.computed_pairs(request) <= (length + 127) ** 2
 
 
 def test_auto_never_takes_a_kernel_that_cannot():

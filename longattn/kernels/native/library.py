@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -69,8 +70,12 @@ def _fingerprint(compiler: str) -> str:
     """Return a name for all that the compiled code depends on; nodes of a cluster may share the folder."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     sources = [path.read_text() for path in sorted(_FOLDER.glob("*.[hc]*")) if path.suffix in (".h", ".cpp")]
-    parts = [torch.__version__, version, _cpu(), *_FLAGS, *sources]
+    parts = [torch.__version__, version, _cpu(), *_flags(), *sources]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _flags() -> list[str]:
+    return [*_FLAGS, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
 def _cpu() -> str:
@@ -89,7 +94,7 @@ def _compile(compiler: str, path: Path) -> None:
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         built = Path(scratch) / path.name
-        command = [compiler, *_FLAGS, abi, *(f"-I{folder}" for folder in includes), str(_FOLDER / "binding.cpp")]
+        command = [compiler, *_flags(), abi, *(f"-I{folder}" for folder in includes), str(_FOLDER / "binding.cpp")]
         command += [f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10", "-o", str(built)]
         subprocess.run(command, capture_output=True, text=True, check=True)
         built.replace(path)

@@ -8,7 +8,9 @@
 
 namespace longattn {
 
-#if defined(__AVX512F__)
+#if defined(LONGATTN_VECTOR_BYTES)  // for tests: any width runs on any machine
+constexpr int kVectorBytes = LONGATTN_VECTOR_BYTES, kVectorsPerPanel = 64 / LONGATTN_VECTOR_BYTES;
+#elif defined(__AVX512F__)
 constexpr int kVectorBytes = 64, kVectorsPerPanel = 4;
 #elif defined(__AVX__)
 constexpr int kVectorBytes = 32, kVectorsPerPanel = 2;
