@@ -46,7 +46,15 @@ def unsupported_reason(request: Request) -> str | None:
 
 def computed_pairs(request: Request) -> int:
     """Return the query-key pairs computed for each head of each entry, on average, without those of global tokens."""
-    pairs, bound = 0, request.bound.without_globals()
+    bound = request.bound.without_globals()
+    if "native pairs" not in bound.plans:
+        bound.plans["native pairs"] = _count_pairs(bound)
+    pairs: int = bound.plans["native pairs"]
+    return pairs
+
+
+def _count_pairs(bound: BoundPattern) -> int:
+    pairs = 0
     for call in _calls_of(bound).all_rows:
         if call.modulus > 1 or not bound.batch_tensors:
             pairs += call.plan.computed_pairs * call.modulus
