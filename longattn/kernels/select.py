@@ -177,6 +177,8 @@ def _check_bound(bound: BoundPattern, batch: int, heads: int, query_length: int,
         raise ConfigError(
             f"the pattern is bound to (heads, queries, keys) = {expected}, got {(heads, query_length, key_length)}"
         )
+    if bound.lengths and len(bound.lengths) != batch:
+        raise ConfigError(f"the pattern is bound to {len(bound.lengths)} document lengths, q has batch {batch}")
     for tensor in bound.batch_tensors:
         if tensor.shape[0] not in (batch, 1 if tensor.dim() == 4 else batch):
             raise ConfigError(f"a mask or padding tensor has batch {tensor.shape[0]}, q has batch {batch}")

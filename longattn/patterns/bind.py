@@ -59,7 +59,7 @@ class BoundPattern:
     @property
     def batch(self) -> int:
         """Entries of the batch that may differ: 1 where none do."""
-        return max((tensor.shape[0] for tensor in self.batch_tensors), default=1)
+        return max(1, len(self.lengths), *(tensor.shape[0] for tensor in self.batch_tensors))
 
     @property
     def mask_heads(self) -> int:
@@ -78,7 +78,7 @@ class BoundPattern:
         if self.batch_tensors:
             return None
         place = (self.query_length, self.key_length, self.query_start, self.key_start, self.length)
-        return (self.pattern, self.num_heads, *place)
+        return (self.pattern, self.num_heads, *place, self.lengths)
 
     def without_globals(self) -> BoundPattern:
         """Return the same binding with no global token: what `layout` describes."""
