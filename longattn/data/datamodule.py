@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import datasets
 import lightning.pytorch as pl
+import numpy as np
+from numpy.typing import NDArray
 
 from longattn.data.collate import Collator, GlobalTokens
 from longattn.data.loader import BatchLoader, WindowRows
-from longattn.data.masking import Masking
+from longattn.data.masking import Masking, counter_generator
+from longattn.data.mixture import SourceConfig, chosen_sources, repeated
+from longattn.data.packing import RowTable, best_fit, one_per_row
 from longattn.data.preparation import Preparation
+from longattn.data.records import BadRecords
 from longattn.data.sampler import BatchShape, EvaluationSampler, LabelCounts, TrainingSampler
-from longattn.data.sources import Source
+from longattn.data.statistics import Statistics, log_statistics
 from longattn.data.tasks import Task, TaskSettings, task_class
 from longattn.data.token_store import TokenStore
 from longattn.data.tokenizer import Tokenizer, load_tokenizer
@@ -24,33 +28,7 @@ from longattn.data.tokenizer_training import TokenizerTraining
 from longattn.data.windows import LongDocuments, Windowing, Windows, cut
 from longattn.errors import ConfigError
 
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """What a part of the data holds."""
-
-    documents: int
-    """Documents, the empty ones included."""
-
-    empty_documents: int
-    """Documents without a token; they are left out."""
-
-    long_documents: int
-    """Documents longer than max_length."""
-
-    windows: int
-    """Rows per epoch."""
-
-    tokens: int
-    """Tokens of text, before cutting, special tokens not counted."""
-
-    truncated_tokens: int
-    """Tokens that no row holds."""
-
-    unigram_entropy: float
-    """Nats per token that a guess by frequency loses: a model that uses the context must be below."""
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -59,6 +37,7 @@ class _Part:
 
     store: TokenStore
     windows: Windows
+    table: RowTable
     statistics: Statistics
     label_counts: LabelCounts
     rows: WindowRows
@@ -72,18 +51,26 @@ class TextDataModule(pl.LightningDataModule):
     read before `prepare_data` and `setup`.
 
     Args:
-        path: Where the documents come from: a corpus of this machine (`python_library`, `manual_pages`), a format
-            (`json`, `csv`, `text`, `parquet`, `arrow`) with data_files, a folder of `save_to_disk`, or a data set of
-            the Hugging Face hub.
+        path: Where the documents come from: a corpus of this machine (such as `python_library`, `manual_pages` or
+            `listops`), a format (`json`, `csv`, `text`, `parquet`, `arrow`) with data_files, a folder of
+            `save_to_disk`, or a data set of the Hugging Face hub.
         name: Configuration of a hub data set.
         data_files: Files, patterns or URLs: one, a list, or a dictionary from splits to these. A text file is one
             document; JSON, CSV and the others hold one per line or row.
+        options: Settings of a corpus of this machine, such as its length in words.
+        sources: Several sources instead of one, each with a weight; then no other setting tells where the documents
+            come from.
         split: Split to train on, such as `train` or `train[:10%]`.
         validation_split: Split to validate on; null: the `validation` of data_files, or a share of the documents.
         validation_fraction: Share of the documents to validate on where no split is named, chosen by the seed.
         test_split: Split for `test` and `predict`; null: the `test` of data_files, or the validation documents.
-        text_column: Column that holds the text.
+        text_column: Column that holds the text, or several whose texts are joined; `a.b` is field b of column a, and of
+            every entry where a is a list.
+        text_separator: Stands between the texts of several columns, and between the strings of a list.
+        text_pair_column: Column that holds the second text of a pair.
         label_column: Column that holds the label, for tasks that have one.
+        bad_records: What to do with a line that is no JSON, or a record whose text is none: `error`, or `skip` and
+            count.
         minimum_characters: Leave out shorter documents; null: empty ones, or what the corpus of this machine advises.
         maximum_documents: Keep the first so many documents of each split; null: all.
         tokenizer: A tokenizer.json, its folder, or a hub id; null: train one on the training documents.
@@ -91,10 +78,12 @@ class TextDataModule(pl.LightningDataModule):
         task: What the model is to learn from the documents; the model's task.
         masking: How many tokens are hidden, and behind what.
         max_length: Largest input, in tokens, special tokens included.
-        long_documents: `windows` cuts longer documents in windows that cover all tokens; `truncate` keeps the head.
+        long_documents: `windows` cuts longer documents in windows that cover all tokens; `keep_head`, `keep_tail` and
+            `keep_ends` leave out what is too much at the end, at the start or in the middle; `keep_whole` nothing.
         stride: Tokens that a window shares with the one before it.
-        global_tokens: Tokens that see all and are seen by all: `first` of each row, `none`, or `auto`: `first` where
-            the model's attention pattern has global tokens.
+        packing: Put several short windows in one row of up to max_length tokens; they do not see each other.
+        global_tokens: Tokens that see all and are seen by all: `first` of each document, `none`, or `auto`: `first`
+            where the model's attention pattern has global tokens.
         batch_size: Rows per batch of one rank; one optimizer step takes batch_size x ranks x accumulated batches.
         evaluation_batch_size: Rows per batch in validation, test and prediction; null: batch_size.
         bucket_batches: Documents are sorted by length in groups of so many global batches; 1 keeps them in any order.
@@ -107,15 +96,20 @@ class TextDataModule(pl.LightningDataModule):
 
     def __init__(
         self,
-        path: str,
+        path: str | None = None,
         name: str | None = None,
         data_files: str | list[str] | dict[str, str | list[str]] | None = None,
+        options: dict[str, Any] | None = None,
+        sources: list[SourceConfig] | None = None,
         split: str = "train",
         validation_split: str | None = None,
         validation_fraction: float = 0.05,
         test_split: str | None = None,
-        text_column: str = "text",
+        text_column: str | list[str] = "text",
+        text_separator: str = "\n\n",
+        text_pair_column: str | list[str] | None = None,
         label_column: str | None = None,
+        bad_records: BadRecords = "error",
         minimum_characters: int | None = None,
         maximum_documents: int | None = None,
         tokenizer: str | None = None,
@@ -125,6 +119,7 @@ class TextDataModule(pl.LightningDataModule):
         max_length: int = 4096,
         long_documents: LongDocuments = "windows",
         stride: int = 0,
+        packing: bool = False,
         global_tokens: Literal["auto", "none", "first"] = "auto",
         batch_size: int = 1,
         evaluation_batch_size: int | None = None,
@@ -149,25 +144,29 @@ class TextDataModule(pl.LightningDataModule):
             max_length=max_length,
             long_documents=long_documents,
             stride=stride,
-            special_tokens=self._task_class.special_tokens_per_row,
+            special_tokens=self._task_class.special_tokens_per_window,
         )
-        files = data_files if isinstance(data_files, dict) else {}
         root = Path(cache_dir or datasets.config.HF_DATASETS_CACHE).expanduser()
-        self._preparation = Preparation(
-            source=Source(
-                path=path,
-                name=name,
-                data_files=data_files,
-                text_column=text_column,
-                label_column=label_column,
-                minimum_characters=minimum_characters,
-                maximum_documents=maximum_documents,
-                cache_dir=str(root) if cache_dir is not None else None,
-            ),
+        one = SourceConfig(
+            path=path or "",
+            name=name,
+            data_files=data_files,
+            options=options,
             split=split,
-            validation_split=validation_split or ("validation" if "validation" in files else None),
-            validation_fraction=validation_fraction,
-            test_split=test_split or ("test" if "test" in files else None),
+            validation_split=validation_split,
+            test_split=test_split,
+            text_column=text_column,
+            text_separator=text_separator,
+            text_pair_column=text_pair_column,
+            label_column=label_column,
+            bad_records=bad_records,
+            minimum_characters=minimum_characters,
+            maximum_documents=maximum_documents,
+        )
+        self._sources = chosen_sources(one, sources)
+        cache = str(root) if cache_dir is not None else None
+        self._preparation = Preparation(
+            sources=tuple(source.splits(validation_fraction, cache) for source in self._sources),
             tokenizer=tokenizer,
             training=tokenizer_training,
             seed=seed,
@@ -178,6 +177,7 @@ class TextDataModule(pl.LightningDataModule):
         self._evaluation_batch_size = evaluation_batch_size or batch_size
         self._bucket_batches = bucket_batches
         self._pad_to_multiple_of = pad_to_multiple_of
+        self._packing = packing
         self._masking = masking
         self._seed = seed
         self._num_workers = num_workers
@@ -224,7 +224,7 @@ class TextDataModule(pl.LightningDataModule):
         prepared = self._preparation.run() if self.trainer is None else self._preparation.result()
         self._tokenizer = load_tokenizer(prepared.tokenizer)
         task = self._task_class.build(TaskSettings(tokenizer=self.tokenizer, masking=self._masking, seed=self._seed))
-        self._parts = {name: self._part(name, folder, task) for name, folder in prepared.parts.items()}
+        self._parts = {name: self._part(name, folders, task) for name, folders in prepared.parts.items()}
 
     def resolve_global_tokens(self, pattern_uses_globals: bool) -> GlobalTokens:
         """Settle `global_tokens="auto"` by whether the model's pattern has global tokens, and return the choice."""
@@ -240,7 +240,7 @@ class TextDataModule(pl.LightningDataModule):
         """Return this rank's training batches."""
         part = self._part_for("train")
         sampler = TrainingSampler(
-            part.windows.length,
+            part.table.lengths,
             part.label_counts,
             self._shape(self.batch_size, training=True),
             seed=self._seed,
@@ -265,7 +265,7 @@ class TextDataModule(pl.LightningDataModule):
     def _evaluation_loader(self, name: str) -> BatchLoader:
         part = self._part_for(name)
         shape = self._shape(self._evaluation_batch_size, training=False)
-        sampler = EvaluationSampler(len(part.windows), part.label_counts, shape)
+        sampler = EvaluationSampler(len(part.table), part.label_counts, shape)
         return BatchLoader(part.rows, sampler, self._collator(), num_workers=self._num_workers)
 
     def _part_for(self, name: str) -> _Part:
@@ -275,35 +275,57 @@ class TextDataModule(pl.LightningDataModule):
             raise ConfigError(f"no {name} documents: give data.{name}_split, or a data.validation_fraction")
         return self._parts[name]
 
-    def _part(self, name: str, folder: Path, task: Task) -> _Part:
-        store = TokenStore(folder)
-        windows, counts = cut(store.lengths, self._windowing)
+    def _part(self, name: str, folders: list[Path], task: Task) -> _Part:
+        store = TokenStore(*folders)
+        windows, counts = cut(store.lengths, self._windowing, store.pair_start)
         if len(windows) == 0:
-            raise ConfigError(f"path={self._preparation.source.path!r}: no {name} document has a token")
+            raise ConfigError(f"{self._where}: no {name} document has a token")
+        if name == "train":
+            windows = repeated(windows, store.folder_sizes, [source.weight for source in self._sources], self._seed)
         maskable = store.maskable(windows)
         if name == "train" and not maskable.any():
             raise ConfigError(
-                f"path={self._preparation.source.path!r}: the tokenizer knows no word of the train documents, all "
-                "tokens are special ones such as [UNK]; take another data.tokenizer"
+                f"{self._where}: the tokenizer knows no word of the train documents, all tokens are special ones such "
+                "as [UNK]; take another data.tokenizer"
             )
+        table = self._rows(windows)
         statistics = Statistics(
-            documents=len(store),
+            documents=len(store.lengths),
             empty_documents=int((store.lengths == 0).sum()),
             long_documents=counts.long_documents,
             windows=len(windows),
+            rows=len(table),
+            row_tokens=int(table.lengths.sum()),
             tokens=int(store.lengths.sum()),
             truncated_tokens=counts.truncated_tokens,
             unigram_entropy=store.unigram_entropy(self.tokenizer),
         )
         if self.trainer is None or self.trainer.is_global_zero:
-            _log_cut(name, statistics, self._windowing)
+            log_statistics(name, statistics, self._windowing.max_length)
+
+        def label_counts(epoch: int, rows: Integers) -> Integers:
+            chosen = table.windows_of(rows)
+            return table.sums(task.label_counts(epoch, chosen, maskable[chosen]), rows)
+
         return _Part(
             store=store,
             windows=windows,
+            table=table,
             statistics=statistics,
-            label_counts=lambda epoch, indices: task.label_counts(epoch, indices, maskable[indices]),
-            rows=WindowRows(store, windows, task, self.tokenizer),
+            label_counts=label_counts,
+            rows=WindowRows(store, windows, table, task, self.tokenizer),
         )
+
+    def _rows(self, windows: Windows) -> RowTable:
+        lengths = windows.length + self._windowing.special_tokens
+        if not self._packing:
+            return one_per_row(lengths)
+        order = np.argsort(counter_generator(self._seed, len(windows), 2).random(len(windows)), kind="stable")
+        return best_fit(lengths, self._windowing.max_length, order)
+
+    @property
+    def _where(self) -> str:
+        return ", ".join(f"path={source.path!r}" for source in self._sources)
 
     def _shape(self, batch_size: int, *, training: bool) -> BatchShape:
         trainer = self.trainer
@@ -320,6 +342,7 @@ class TextDataModule(pl.LightningDataModule):
             max_length=self._windowing.max_length,
             pad_to_multiple_of=self._pad_to_multiple_of,
             global_tokens="none" if self._global_tokens == "auto" else self._global_tokens,
+            packed=self._packing,
         )
 
 
@@ -327,22 +350,3 @@ def _check_at_least(least: int, **flags: int | None) -> None:
     for flag, value in flags.items():
         if value is not None and value < least:
             raise ConfigError(f"data.{flag}={value}: give at least {least}")
-
-
-def _log_cut(name: str, statistics: Statistics, windowing: Windowing) -> None:
-    whole = f"{name}: {statistics.documents} documents, {statistics.tokens} tokens"
-    if statistics.empty_documents:
-        log.warning("%s: %d documents have no token and are left out", name, statistics.empty_documents)
-    if statistics.truncated_tokens:
-        log.warning(
-            "%s; %d documents are longer than max_length=%d: %d tokens (%.1f %%) are cut off",
-            whole, statistics.long_documents, windowing.max_length, statistics.truncated_tokens,
-            100 * statistics.truncated_tokens / statistics.tokens,
-        )  # fmt: skip
-    elif statistics.long_documents:
-        log.info(
-            "%s; %d documents are longer than max_length=%d and are cut, making %d windows in all",
-            whole, statistics.long_documents, windowing.max_length, statistics.windows,
-        )  # fmt: skip
-    else:
-        log.info("%s, none longer than max_length=%d", whole, windowing.max_length)

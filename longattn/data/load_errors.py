@@ -18,6 +18,11 @@ def explained(error: Exception, path: str, name: str | None, split: str, hint: s
     kinds = {kind.__name__ for reason in reasons for kind in type(reason).__mro__}
     where = f"path={path!r}" + (f" name={name!r}" if name else "")
     if "scripts are no longer supported" in text or "loading script" in text:
+        if path in _PARQUET_COPIES:
+            return ConfigError(
+                f"{where} needs a loading script, which datasets 4 and later do not run: take its parquet copy, "
+                f"path={_PARQUET_COPIES[path]!r}"
+            )
         return ConfigError(
             f"{where} needs a loading script, which datasets 4 and later do not run: look on the hub for a "
             "parquet copy (branch refs/convert/parquet), or download the files and give path='json', 'csv', 'text' or "
@@ -43,6 +48,19 @@ _LOCAL = (
     "without a network take a corpus of this machine (path='python_library' or 'manual_pages') "
     "or your own files (path='json', data_files=...)"
 )
+
+_PARQUET_COPIES = {
+    "SemEvalWorkshop/hyperpartisan_news_detection": "jonathanli/hyperpartisan-longformer-split",
+    "hyperpartisan_news_detection": "jonathanli/hyperpartisan-longformer-split",
+    "deepmind/pg19": "emozilla/pg19",
+    "pg19": "emozilla/pg19",
+    "lex_glue": "coastalcph/lex_glue",
+    "imdb": "stanfordnlp/imdb",
+    "tau/scrolls": "rbiswasfc/scrolls-quality-mcq",
+    "scientific_papers": "ccdv/arxiv-summarization",
+    "big_patent": "ccdv/patent-classification",
+}
+"""Data sets of long documents whose own repository holds a script, and what to take instead."""
 
 _NO_CONNECTION = {
     "ConnectionError",

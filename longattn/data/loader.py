@@ -1,4 +1,4 @@
-"""Batches from keys: the windows of a token store as rows, and a loader that can go on where a run stopped."""
+"""Batches from keys: rows of the windows of a token store, and a loader that can go on where a run stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from longattn.data.collate import Collator, Row
+from longattn.data.collate import Collator, Row, Segment
+from longattn.data.packing import RowTable
 from longattn.data.sampler import EvaluationSampler, Key, KeySampler, TrainingSampler
 from longattn.data.tasks import Task, WindowTokens, filler_row
 from longattn.data.token_store import TokenStore
@@ -20,22 +21,26 @@ from longattn.errors import ConfigError
 class WindowRows(Dataset[Row]):
     """The row for a key: a function of the key, the stored tokens and the task's settings alone."""
 
-    def __init__(self, store: TokenStore, windows: Windows, task: Task, tokenizer: Tokenizer) -> None:
+    def __init__(self, store: TokenStore, windows: Windows, table: RowTable, task: Task, tokenizer: Tokenizer) -> None:
         self._store = store
         self._windows = windows
+        self._table = table
         self._task = task
         self._tokenizer = tokenizer
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self._table)
 
     def __getitem__(self, key: Key) -> Row:
         if key.filler:
             return filler_row(self._tokenizer, key)
-        windows = self._windows
-        document = int(windows.document[key.window])
-        tokens = self._store.tokens(document, int(windows.start[key.window]), int(windows.stop[key.window]))
-        return self._task.row(WindowTokens(tokens, document, key.window), key)
+        segments = (self._segment(int(window), key.epoch) for window in self._table.row(key.row))
+        return Row(tuple(segments), key.denominator)
+
+    def _segment(self, window: int, epoch: int) -> Segment:
+        document = int(self._windows.document[window])
+        tokens = self._store.window_tokens(self._windows, window)
+        return self._task.segment(WindowTokens(tokens, document, window), epoch)
 
 
 class BatchLoader:

@@ -23,7 +23,7 @@ from longattn.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 """Raised when what is written changes, so that older caches are left alone."""
 
 
@@ -34,13 +34,13 @@ class Prepared:
     tokenizer: Path
     """Folder of the tokenizer."""
 
-    parts: dict[str, Path]
-    """Folder of the token store of train, and of validation and test where there are any."""
+    parts: dict[str, list[Path]]
+    """Folders of the token stores of train, one per source, and of validation and test where there are any."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
-    """What to prepare; equal values share one result as long as the documents are the same."""
+class SourceSplits:
+    """A source, and which of its documents are for what."""
 
     source: Source
     """Where the documents come from."""
@@ -56,6 +56,32 @@ class Preparation:
 
     test_split: str | None = None
     """Split to test on; None: the validation documents."""
+
+    def load(self, seed: int) -> dict[str, datasets.Dataset]:
+        """Return the documents of train, and of validation and test where there are any."""
+        documents = load_documents(self.source, self.split)
+        parts = {"train": documents}
+        if self.validation_split is not None:
+            parts["validation"] = load_documents(self.source, self.validation_split)
+        elif self.validation_fraction > 0:
+            held_out = min(max(1, round(self.validation_fraction * len(documents))), len(documents) - 1)
+            if held_out == 0:
+                log.warning("there is one document only: it is trained on, and nothing is left to validate on")
+            else:
+                order = np.argsort(counter_generator(seed, len(documents)).random(len(documents)), kind="stable")
+                parts["train"] = documents.select(np.sort(order[held_out:]))
+                parts["validation"] = documents.select(np.sort(order[:held_out]))
+        if self.test_split is not None:
+            parts["test"] = load_documents(self.source, self.test_split)
+        return parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What to prepare; equal values share one result as long as the documents are the same."""
+
+    sources: tuple[SourceSplits, ...]
+    """Where the documents come from."""
 
     tokenizer: str | None = None
     """Tokenizer to load; None: train one."""
@@ -81,13 +107,19 @@ class Preparation:
                 f"data.cache_dir: {self.root} cannot be written: {error.strerror}; name another folder"
             ) from error
         with quiet(progress=self.progress):
-            parts = self._documents()
-            tokenizer = self._tokenizer(parts["train"])
+            loaded = [splits.load(self.seed) for splits in self.sources]
+            tokenizer = self._tokenizer([parts["train"] for parts in loaded])
             folder = self.root / "tokenizers" / tokenizer.fingerprint
             if not folder.is_dir():
                 write_folder(folder, tokenizer.save)
-            stores = {name: self._tokenised(name, documents, tokenizer) for name, documents in parts.items()}
-        note = {"tokenizer": str(folder), "parts": {name: str(store) for name, store in stores.items()}}
+            stores: dict[str, list[Path]] = {}
+            for parts in loaded:
+                for name, documents in parts.items():
+                    stores.setdefault(name, []).append(self._tokenised(name, documents, tokenizer))
+        note = {
+            "tokenizer": str(folder),
+            "parts": {name: [str(store) for store in folders] for name, folders in stores.items()},
+        }
         write_file(self._note, json.dumps(note, indent=2))
         return Prepared(folder, stores)
 
@@ -96,9 +128,10 @@ class Preparation:
         if not self._note.is_file():
             return self.run()
         note = json.loads(self._note.read_text(encoding="utf-8"))
-        prepared = Prepared(Path(note["tokenizer"]), {name: Path(store) for name, store in note["parts"].items()})
-        whole = all(place.is_dir() for place in (prepared.tokenizer, *prepared.parts.values()))
-        return prepared if whole else self.run()
+        parts = {name: [Path(store) for store in folders] for name, folders in note["parts"].items()}
+        prepared = Prepared(Path(note["tokenizer"]), parts)
+        places = [prepared.tokenizer, *(store for folders in parts.values() for store in folders)]
+        return prepared if all(place.is_dir() for place in places) else self.run()
 
     @property
     def _note(self) -> Path:
@@ -106,34 +139,20 @@ class Preparation:
         settings = dataclasses.asdict(self) | {"root": None, "progress": None, "folder": str(Path.cwd())}
         return self.root / "prepared" / f"{_hash(settings)}.json"
 
-    def _documents(self) -> dict[str, datasets.Dataset]:
-        documents = load_documents(self.source, self.split)
-        parts = {"train": documents}
-        if self.validation_split is not None:
-            parts["validation"] = load_documents(self.source, self.validation_split)
-        elif self.validation_fraction > 0:
-            held_out = min(max(1, round(self.validation_fraction * len(documents))), len(documents) - 1)
-            if held_out == 0:
-                log.warning("there is one document only: it is trained on, and nothing is left to validate on")
-            else:
-                order = np.argsort(counter_generator(self.seed, len(documents)).random(len(documents)), kind="stable")
-                parts["train"] = documents.select(np.sort(order[held_out:]))
-                parts["validation"] = documents.select(np.sort(order[:held_out]))
-        if self.test_split is not None:
-            parts["test"] = load_documents(self.source, self.test_split)
-        return parts
-
-    def _tokenizer(self, documents: datasets.Dataset) -> Tokenizer:
+    def _tokenizer(self, parts: list[datasets.Dataset]) -> Tokenizer:
         if self.tokenizer is not None:
             return load_tokenizer(self.tokenizer)
-        key = _hash([content_hash(documents), dataclasses.asdict(self.training), self.seed])
+        contents = [content_hash(documents) for documents in parts]
+        key = _hash([*contents, dataclasses.asdict(self.training), self.seed])
         folder = self.root / "trained_tokenizers" / key
         if not folder.is_dir():
+            columns = [name for name in ("text", "text_pair") if all(name in part.column_names for part in parts)]
+            documents = datasets.concatenate_datasets([part.select_columns(columns) for part in parts])
             order = self._sample(documents)
             log.info("training a %s tokenizer on %d of %d documents", self.training.kind, len(order), len(documents))
 
             def texts() -> Iterator[str]:
-                return (documents[int(index)]["text"] or "" for index in order)
+                return (documents[int(index)][name] or "" for index in order for name in columns)
 
             trained = train_tokenizer(texts, self.training, progress=self.progress)
             write_folder(folder, trained.save)

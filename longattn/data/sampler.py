@@ -16,7 +16,7 @@ from longattn.errors import ConfigError
 Integers = NDArray[np.int64]
 
 LabelCounts = Callable[[int, Integers], Integers]
-"""(epoch, window indices) -> labelled tokens of each."""
+"""(epoch, row indices) -> labelled tokens of each."""
 
 EVALUATION_EPOCH = -1
 """The epoch of validation, test and prediction: every pass draws the same masks."""
@@ -28,8 +28,8 @@ class Key(NamedTuple):
     epoch: int
     """Epoch whose random draws the row takes."""
 
-    window: int
-    """Index of the window; -1 for a filler."""
+    row: int
+    """Index of the row; -1 for a filler."""
 
     denominator: float
     """Labelled tokens in the whole optimizer step, over all ranks and micro-batches."""
@@ -37,7 +37,7 @@ class Key(NamedTuple):
     @property
     def filler(self) -> bool:
         """Whether the row only fills up a batch: no document, no label, not counted."""
-        return self.window < 0
+        return self.row < 0
 
 
 FILLER = -1
@@ -114,9 +114,9 @@ class KeySampler(ABC):
 
 
 class TrainingSampler(KeySampler):
-    """Every window once per epoch, in an order of its own each epoch, with windows of like length side by side.
+    """Every row once per epoch, in an order of its own each epoch, with rows of like length side by side.
 
-    The shuffled windows are taken in groups of `bucket_batches` global batches; each group is sorted by length and cut
+    The shuffled rows are taken in groups of `bucket_batches` global batches; each group is sorted by length and cut
     into global batches, whose order is shuffled. What does not fill a global batch goes last, filled up with fillers.
     None of this knows of ranks and accumulation: these only deal out the rows of a global batch.
     """
@@ -163,7 +163,7 @@ class TrainingSampler(KeySampler):
         self._epoch, self._first_batch = epoch, batch
 
     def global_batches(self, epoch: int) -> Integers:
-        """Return the window indices of the epoch's global batches, (steps, global batch size); -1 is a filler."""
+        """Return the row indices of the epoch's global batches, (steps, global batch size); -1 is a filler."""
         rows = self._shape.global_batch_size
         generator = counter_generator(self._seed, epoch)
         # Sorting random numbers instead of `permutation`: numpy keeps the stream of `random` from version to version.
@@ -197,7 +197,7 @@ class TrainingSampler(KeySampler):
 
 
 class EvaluationSampler(KeySampler):
-    """Every window once, in order, always with the same draws; fillers make the batches of all ranks alike."""
+    """Every row once, in order, always with the same draws; fillers make the batches of all ranks alike."""
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: each pass is the same."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import itertools
 import logging
@@ -13,15 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from longattn.data.corpora import Corpus, Document, corpora
-from longattn.data.json_lines import missing_column, read_json_documents
+from longattn.data.columns import with_named_columns
+from longattn.data.corpora import build_corpus, corpora
+from longattn.data.fields import TextField, missing_field
+from longattn.data.files import FORMATS, file_state, is_url, resolved_files
 from longattn.data.load_errors import explained, first_bad_byte
+from longattn.data.records import BadRecords, RecordReader, read_json_documents
 from longattn.discovery import nearest
 from longattn.errors import ConfigError
 
@@ -34,11 +37,6 @@ _NOISY = (
 """Loggers of readers and of the hub, which repeat in several lines what the error says."""
 
 DataFiles = str | list[str] | dict[str, str | list[str]]
-
-_FILE_FORMATS = {
-    ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text", ".md": "text",
-    ".parquet": "parquet", ".arrow": "arrow",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +52,24 @@ class Source:
     data_files: DataFiles | None = None
     """Files, patterns or URLs: one, several, or several per split."""
 
-    text_column: str = "text"
-    """Column that holds the text."""
+    options: dict[str, Any] | None = None
+    """Settings of a corpus of this machine."""
+
+    text_column: str | list[str] = "text"
+    """Column that holds the text, or several whose texts are joined; `a.b` is field b of column a, and of every entry
+    where a is a list."""
+
+    text_separator: str = "\n\n"
+    """Stands between the texts of several columns, and between the strings of a list."""
+
+    text_pair_column: str | list[str] | None = None
+    """Column that holds the second text of a pair."""
 
     label_column: str | None = None
-    """Column that holds the label."""
+    """Column that holds the label; `a.b` as for the text."""
+
+    bad_records: BadRecords = "error"
+    """What to do with a line that is no JSON, or a record whose text is none: `error`, or `skip` and count."""
 
     minimum_characters: int | None = None
     """Shorter documents are left out; None: 1, or what the corpus finds sensible."""
@@ -77,8 +88,21 @@ class Source:
         splits = self.data_files if isinstance(self.data_files, Mapping) else {"train": self.data_files}
         return {name: [files] if isinstance(files, str) else list(files) for name, files in splits.items()}
 
+    @property
+    def reader(self) -> RecordReader:
+        """What turns a record of this source into a document."""
+        return RecordReader(
+            text=self._field("text_column", self.text_column),
+            text_pair=None if self.text_pair_column is None else self._field("text_pair_column", self.text_pair_column),
+            label_column=self.label_column,
+            bad_records=self.bad_records,
+        )
 
-_TEXT = datasets.Features({"text": datasets.Value("string")})
+    def _field(self, flag: str, columns: str | list[str]) -> TextField:
+        paths = (columns,) if isinstance(columns, str) else tuple(columns)
+        if not paths or not all(paths):
+            raise ConfigError(f"{flag}={columns!r}: give the name of a column, or several")
+        return TextField(flag, paths, self.text_separator)
 
 
 def load_documents(source: Source, split: str) -> datasets.Dataset:
@@ -97,10 +121,12 @@ def load_documents(source: Source, split: str) -> datasets.Dataset:
 
 
 def character_counts(documents: datasets.Dataset) -> NDArray[np.int64]:
-    """Return the number of characters of each text, 0 where there is none."""
+    """Return the number of characters of each document, those of both texts of a pair."""
     counts: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
-    for batch in documents.select_columns(["text"]).with_format("arrow").iter(1000):
-        counts.append(pc.fill_null(pc.utf8_length(batch["text"]), 0).to_numpy().astype(np.int64))
+    columns = [column for column in ("text", "text_pair") if column in documents.column_names]
+    for batch in documents.select_columns(columns).with_format("arrow").iter(1000):
+        parts = [pc.fill_null(pc.utf8_length(batch[column]), 0).to_numpy().astype(np.int64) for column in columns]
+        counts.append(np.sum(parts, axis=0))
     return np.concatenate(counts)
 
 
@@ -113,29 +139,28 @@ def content_hash(documents: datasets.Dataset) -> str:
             digest.update((0 if buffer is None else buffer.size).to_bytes(8, "little"))
             if buffer is not None:
                 digest.update(buffer)
-        if "label" in batch.column_names:
-            digest.update(repr(batch["label"].to_pylist()).encode())
+        for column in ("text_pair", "label"):
+            if column in batch.column_names:
+                digest.update(repr(batch[column].to_pylist()).encode())
     return digest.hexdigest()
 
 
 def _opened(source: Source, split: str) -> datasets.Dataset:
-    """Return the documents with the columns text and label, empty ones included."""
+    """Return the documents with the columns text, text_pair and label, empty ones included."""
     if source.path in corpora():
-        corpus = corpora()[source.path]()
-        _refuse_files(source, f"{source.path!r} is a corpus of this machine")
-        if source.label_column not in (None, "label"):
-            raise ConfigError(f"label_column={source.label_column!r}: {source.path!r} has one label column, 'label'")
-        documents = _take({"train": lambda: _corpus_documents(source, corpus)}, split, f"path={source.path!r}")
-        return documents.select_columns(["text"] if source.label_column is None else ["text", "label"])
+        documents = _take({"train": lambda: _corpus_documents(source)}, split, f"path={source.path!r}")
+        return documents.select_columns(source.reader.columns)
+    if source.options:
+        raise ConfigError(f"options have no effect: path={source.path!r} is no corpus of this machine; drop options")
     folder = Path(source.path).expanduser()
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         _refuse_files(source, f"{source.path!r} is a folder of save_to_disk")
-        return _columns(source, _saved(folder, split))
-    if source.path == "json" and all("://" not in file for files in source.files.values() for file in files):
+        return with_named_columns(_saved(folder, split), source.reader, f"path={source.path!r}")
+    if source.path == "json":
         _refuse_name(source)
         parts = {name: _json_documents(source, files) for name, files in _local_files(source).items()}
         return _take(parts, split, f"data_files={source.data_files!r}")
-    return _columns(source, _loaded(source, split))
+    return with_named_columns(_loaded(source, split), source.reader, f"path={source.path!r}")
 
 
 def _loaded(source: Source, split: str) -> datasets.Dataset:
@@ -148,7 +173,7 @@ def _loaded(source: Source, split: str) -> datasets.Dataset:
         arguments = {"keep_default_na": False}  # the words "NA", "null" and "None" are text
         if all(Path(file).suffixes[:1] == [".tsv"] for chosen in source.files.values() for file in chosen):
             arguments["sep"] = "\t"
-    if source.path in _FILE_FORMATS.values():
+    if source.path in FORMATS.values():
         files = _local_files(source)
         _refuse_name(source)
         arguments["data_files"] = files
@@ -161,59 +186,21 @@ def _loaded(source: Source, split: str) -> datasets.Dataset:
         loaded = datasets.load_dataset(source.path, source.name, split=split, cache_dir=source.cache_dir, **arguments)
     except Exception as error:  # every reader and the hub have errors of their own
         if isinstance(error.__cause__, UnicodeDecodeError) or isinstance(error, UnicodeDecodeError):
-            for file in (file for chosen in files.values() for file in chosen if "://" not in file):
+            for file in (file for chosen in files.values() for file in chosen if not is_url(file)):
                 if bad := first_bad_byte(file):
                     raise bad from error
         raise explained(
-            error, source.path, source.name, split, nearest(source.path, [*corpora(), *_FILE_FORMATS.values()])
+            error, source.path, source.name, split, nearest(source.path, [*corpora(), *FORMATS.values()])
         ) from error
     assert isinstance(loaded, datasets.Dataset)
     return loaded
 
 
 def _local_files(source: Source) -> dict[str, list[str]]:
-    """Return the files of each split, patterns resolved and empty files left out.
-
-    Raises ConfigError where a file is missing, or where all files of a split are empty.
-    """
+    """Return the files of each split, patterns resolved and empty files left out."""
     if not source.files or not all(source.files.values()):
         raise ConfigError(f"path={source.path!r} reads files: say which with data_files")
-    return {name: _filled(patterns) for name, patterns in source.files.items()}
-
-
-def _filled(patterns: list[str]) -> list[str]:
-    found = [file for pattern in patterns for file in _resolved(pattern)]
-    filled = [file for file in found if "://" in file or Path(file).stat().st_size > 0]
-    shown = ", ".join(patterns)
-    if not filled:
-        raise ConfigError(f"data_files: {shown} is empty (0 bytes): there is no document in it")
-    if len(filled) < len(found):
-        log.warning("data_files: %d of the files of %s are empty (0 bytes)", len(found) - len(filled), shown)
-    return filled
-
-
-def _resolved(pattern: str) -> list[str]:
-    if not pattern:
-        raise ConfigError("data_files is an empty word: give a file, or a pattern such as 'documents/*.jsonl'")
-    if "://" in pattern:
-        return [pattern]
-    path = Path(pattern).expanduser()
-    if path.is_file():
-        found = [str(path.resolve())]
-    elif path.is_dir():
-        raise ConfigError(f"data_files: {pattern} is a folder; give its files, for example '{pattern.rstrip('/')}/**'")
-    elif glob.has_magic(pattern):
-        found = sorted(
-            str(Path(file).resolve()) for file in glob.glob(str(path), recursive=True) if Path(file).is_file()
-        )
-        if not found:
-            raise ConfigError(f"data_files: no file matches {pattern!r} (looked in {Path.cwd()})")
-    else:
-        if path.is_symlink():
-            raise ConfigError(f"data_files: {pattern} is a link to {path.readlink()}, which does not exist")
-        hint = nearest(path.name, [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else [])
-        raise ConfigError(f"data_files: {pattern} does not exist (looked in {path.resolve().parent}){hint}")
-    return found
+    return {name: resolved_files(patterns) for name, patterns in source.files.items()}
 
 
 def _refuse_files(source: Source, reason: str) -> None:
@@ -228,9 +215,9 @@ def _refuse_name(source: Source) -> None:
 
 
 def _refuse_file_as_path(path: str) -> None:
-    suffixes = [suffix for suffix in Path(path).suffixes if suffix in _FILE_FORMATS]
+    suffixes = [suffix for suffix in Path(path).suffixes if suffix in FORMATS]
     if suffixes and (Path(path).is_file() or path.count("/") != 1):
-        kind = _FILE_FORMATS[suffixes[0]]
+        kind = FORMATS[suffixes[0]]
         raise ConfigError(f"path={path!r} is a file name: give path={kind!r} and data_files={path!r}")
     if path.startswith((".", "/", "~")) and not Path(path).expanduser().exists():
         raise ConfigError(f"path={path!r} does not exist")
@@ -241,7 +228,7 @@ def _refuse_folder_of_texts(path: str) -> None:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         return
-    kinds = Counter(_FILE_FORMATS.get(file.suffix) for file in folder.rglob("*") if file.is_file())
+    kinds = Counter(FORMATS.get(file.suffix) for file in folder.rglob("*") if file.is_file())
     if kinds["text"] and not any(count for kind, count in kinds.items() if kind not in ("text", None)):
         pattern = str(Path(path) / "**" / "*.txt")
         raise ConfigError(f"path={path!r} is a folder of text files: give path='text' and data_files={pattern!r}")
@@ -256,28 +243,47 @@ def _saved(folder: Path, split: str) -> datasets.Dataset:
     return _take({name: partial(parts.__getitem__, name) for name in parts}, split, f"path={str(folder)!r}")
 
 
-def _corpus_documents(source: Source, corpus: Corpus) -> datasets.Dataset:
+def _corpus_documents(source: Source) -> datasets.Dataset:
+    _refuse_files(source, f"{source.path!r} is a corpus of this machine")
+    for flag in ("label_column", "text_pair_column"):
+        named, only = getattr(source, flag), flag.removesuffix("_column")
+        if named not in (None, only):
+            raise ConfigError(f"{flag}={named!r}: {source.path!r} has one {only} column, {only!r}")
+    corpus = build_corpus(source.path, source.options or {})
     least = corpus.minimum_characters if source.minimum_characters is None else source.minimum_characters
-    features = datasets.Features({column: datasets.Value("string") for column in ("text", "label", "source")})
-    arguments = {"corpus": source.path, "minimum_characters": least, "maximum_documents": source.maximum_documents}
+    wanted = source.reader.columns
+    features = datasets.Features({column: datasets.Value("string") for column in wanted})
+    arguments = {
+        "corpus": source.path, "options": source.options or {}, "columns": tuple(wanted), "minimum_characters": least,
+        "maximum_documents": source.maximum_documents,
+    }  # fmt: skip
     documents = _generated(_read_corpus, arguments, corpus.identity(), features, source)
     if len(documents) == 0:
         raise ConfigError(f"path={source.path!r}: no document of at least {least} characters: {corpus.explain_empty()}")
     return documents
 
 
-def _read_corpus(corpus: str, minimum_characters: int, maximum_documents: int | None) -> Iterator[Document]:
-    return itertools.islice(corpora()[corpus]().documents(minimum_characters), maximum_documents)
+def _read_corpus(
+    corpus: str,
+    options: dict[str, Any],
+    columns: tuple[str, ...],
+    minimum_characters: int,
+    maximum_documents: int | None,
+) -> Iterator[dict[str, Any]]:
+    for document in itertools.islice(build_corpus(corpus, options).documents(minimum_characters), maximum_documents):
+        if missing := [column for column in columns if column not in document]:
+            raise missing_field(f"{missing[0]}_column", missing[0], document, f"path={corpus!r}")
+        yield {column: document[column] for column in columns}  # type: ignore[literal-required]
 
 
 def _json_documents(source: Source, files: list[str]) -> Callable[[], datasets.Dataset]:
     def read() -> datasets.Dataset:
-        states = [(Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files]
-        arguments = {"files": files, "text_column": source.text_column, "label_column": source.label_column}
+        reader = source.reader
         features = None  # a label may be of any type, and tells by itself
         if source.label_column is None:
-            features = _TEXT
-        return _generated(read_json_documents, arguments, repr(states), features, source)
+            features = datasets.Features({column: datasets.Value("string") for column in source.reader.columns})
+        states = repr([file_state(file) for file in files])
+        return _generated(read_json_documents, {"files": tuple(files), "reader": reader}, states, features, source)
 
     return read
 
@@ -289,7 +295,10 @@ def _generated(
     features: datasets.Features | None,
     source: Source,
 ) -> datasets.Dataset:
-    """Return the documents of a generator, which runs once for each `identity` of what it reads."""
+    """Return the documents of a generator, which runs once for each `identity` of what it reads.
+
+    No argument may be a list: `datasets` would run the generator for each entry.
+    """
     call = f"{generator.__module__}.{generator.__qualname__}\0{sorted(arguments.items())}\0{identity}\0{features}"
     try:
         return datasets.Dataset.from_generator(
@@ -303,7 +312,10 @@ def _generated(
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
         if "corresponds to no data" in str(error) or type(error.__cause__).__name__ == "SchemaInferenceError":
-            return datasets.Dataset.from_dict({"text": []}, features=_TEXT)
+            empty: dict[str, list[str]] = {column: [] for column in source.reader.columns}
+            return datasets.Dataset.from_dict(
+                empty, features=datasets.Features({column: datasets.Value("string") for column in empty})
+            )
         raise explained(error, source.path, source.name, "train") from error
 
 
@@ -330,23 +342,6 @@ def _take(parts: Mapping[str, Callable[[], datasets.Dataset]], split: str, place
         stop = len(part) if instruction.to is None else instruction.to
         pieces.append(part.select(range(instruction.from_ or 0, stop)))
     return datasets.concatenate_datasets(pieces)
-
-
-def _columns(source: Source, documents: datasets.Dataset) -> datasets.Dataset:
-    """Return the documents with their columns called text and label."""
-    wanted = {"text": source.text_column}
-    if source.label_column is not None:
-        wanted["label"] = source.label_column
-    for column, flag in zip(wanted.values(), ("text_column", "label_column"), strict=False):
-        if column not in documents.column_names:
-            raise missing_column(flag, column, documents.column_names, f"path={source.path!r}")
-    kind = documents.features[wanted["text"]]
-    if getattr(kind, "dtype", None) not in ("string", "large_string"):
-        raise ConfigError(
-            f"text_column={source.text_column!r} of path={source.path!r} holds {kind}, but text must be a string"
-        )
-    chosen = documents.select_columns(list(dict.fromkeys(wanted.values())))
-    return chosen.rename_columns({old: new for new, old in wanted.items() if old != new})
 
 
 def _no_documents(source: Source, split: str, total: int, least: int) -> str:

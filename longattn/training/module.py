@@ -227,7 +227,7 @@ class EncoderModule(LightningModule):
         self.log_dict({f"{stage}/{name}": value for name, value in values.items()}, prog_bar=True)
 
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, list[Any]]:
-        """Return columns of counts and sums, one entry per row of the batch, and the row's document."""
+        """Return columns of counts and sums, one entry per segment of the batch, and the segment's document."""
         sums = self._metrics["test"].document_sums(self._output(batch), batch)
         return {"document": batch["document_index"].tolist(), **{name: value.tolist() for name, value in sums.items()}}
 

@@ -15,8 +15,12 @@ FILES = sorted(CONFIGS.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
-def test_a_config_trains_for_a_step(longattn, settings, tmp_path, metrics_of, path):
+def test_a_config_trains_for_a_step(longattn, settings, corpus, tmp_path, metrics_of, path):
     given = yaml.safe_load(path.read_text())
+    if "sources" in given.get("data", {}):
+        sources = json.dumps([{"path": "json", "data_files": str(corpus), "weight": 0.5}] * 2)
+        one = ("--data.path", "--data.data_files")
+        settings = [*(flag for flag in settings if not flag.startswith(one)), f"--data.sources={sources}"]
     model = given.get("model", {})
     needed = [flag for flag in settings if not flag.startswith("--model.")]
     if "num_layers" in model:  # a size: its width is kept, its depth is not
@@ -28,7 +32,8 @@ def test_a_config_trains_for_a_step(longattn, settings, tmp_path, metrics_of, pa
     outcome = longattn(
         "fit", "--config", path, *needed, "--trainer.max_steps=1", "--trainer.limit_val_batches=0",
         "--trainer.val_check_interval=null", "--data.split=train", "--data.text_column=text",
-        "--data.label_column=null", "--data.minimum_characters=null", "--data.stride=0",
+        "--data.label_column=null", "--data.text_pair_column=null", "--data.name=null", "--data.options=null",
+        "--data.validation_split=null", "--data.test_split=null", "--data.minimum_characters=null", "--data.stride=0",
         "--data.validation_fraction=0.2", "--run.tensorboard=false",
         f"--run.dir={tmp_path / 'run'}",
     )  # fmt: skip
@@ -39,7 +44,7 @@ def test_a_config_trains_for_a_step(longattn, settings, tmp_path, metrics_of, pa
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_a_config_is_kept_as_it_is_written(longattn, path):
     """What a file says is what the run's configuration holds: nothing in it is without effect."""
-    outcome = longattn("fit", "--config", path, "--data.path=json", "--print_config")
+    outcome = longattn("fit", "--config", path, "--print_config")
     assert outcome.code == 0, outcome.err
     _assert_holds(yaml.safe_load(outcome.out), yaml.safe_load(path.read_text()), path.name)
 

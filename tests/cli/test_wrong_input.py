@@ -131,7 +131,7 @@ def test_a_missing_setting_says_how_to_give_it(longattn):
     outcome = longattn("fit", "--trainer.max_steps=2")
     assert outcome.code == 2
     assert outcome.err == (
-        "longattn: error: setting data.path is missing: give --data.path, or write it into a --config file\n"
+        "longattn: error: data.path is missing: give --data.path, or write it into a --config file (or data.sources)\n"
     )
 
 

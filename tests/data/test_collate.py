@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from longattn.data.collate import Collator, Row
+from longattn.data.collate import Collator, Row, Segment
 from longattn.data.sampler import Key
 from longattn.data.tasks import filler_row
 
@@ -14,7 +14,7 @@ PAD = 9
 def row(length, document=0, denominator=7.0):
     tokens = np.arange(1, length + 1)
     labels = np.where(tokens % 3 == 0, tokens, -100)
-    return Row(tokens, labels, document, document + 10, denominator)
+    return Row((Segment(tokens, labels, document, document + 10),), denominator)
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,19 @@ def test_a_filler_has_tokens_but_no_label_and_no_document(tokenizer):
     assert batch["window_index"].tolist() == [10, -1]
     assert batch["labels"][1].eq(-100).all()
     assert batch["attention_mask"][1].any()
+
+
+def test_packed_rows_tell_their_documents_apart():
+    packed = Row(tuple(row(size, number).segments[0] for number, size in enumerate((3, 1, 4))), 7.0)
+    collate = Collator(pad_id=PAD, max_length=64, packed=True, global_tokens="first")
+    batch = collate([packed, row(9, 5)])
+    assert batch["document_ids"].tolist() == [
+        [0, 0, 0, 1, 2, 2, 2, 2, *[-1] * 8],
+        [*[0] * 9, *[-1] * 7],
+    ]
+    assert batch["input_ids"][0].tolist() == [1, 2, 3, 1, 1, 2, 3, 4, *[PAD] * 8]
+    assert batch["segments"].tolist() == [[0, 0, 3], [0, 3, 4], [0, 4, 8], [1, 0, 9]]
+    assert batch["document_index"].tolist() == [0, 1, 2, 5]
+    assert batch["window_index"].tolist() == [10, 11, 12, 15]
+    assert batch["global_attention_mask"].nonzero().tolist() == [[0, 0], [0, 3], [0, 4], [1, 0]]
+    assert batch["attention_mask"].sum() == batch["real_tokens"] == 17

@@ -39,10 +39,18 @@ def manual(tmp_path, monkeypatch):
 def test_config_is_read_and_gives_a_batch(config, tmp_path, jsonl, tokenizer_folder):
     arguments = [f"--config={config}", f"--data.cache_dir={tmp_path}", f"--data.tokenizer={tokenizer_folder}"]
     settings = parser().parse_args(arguments).data.as_dict()
-    if settings["data_files"] is not None:
+    if settings["sources"] is not None:
+        settings["sources"] = [settings["sources"][0], {"path": "json", "data_files": str(jsonl), "weight": 2.0}]
+        settings["sources"][0]["maximum_documents"] = 3
+        settings |= {"maximum_documents": None, "minimum_characters": None}
+    elif settings["path"] == "folder":
+        settings["options"] = {"folder": str(jsonl.parent), "suffixes": [".jsonl"]}
+    elif "/" in settings["path"]:
+        pytest.skip("on the hub: read from a local copy in test_presets.py")
+    elif settings["data_files"] is not None:
         settings |= {"path": "json", "data_files": str(jsonl)}  # the files of an example are not there
     else:
-        settings |= {"maximum_documents": 3, "minimum_characters": 0}
+        settings |= {"maximum_documents": 4, "minimum_characters": 0}
     data = instantiated(settings)
     data.setup()
     batch = next(iter(data.train_dataloader()))

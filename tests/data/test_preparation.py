@@ -8,6 +8,7 @@ import pytest
 import longattn.data.preparation as preparation
 from longattn.data import TextDataModule, TokenizerTraining, train_tokenizer
 from longattn.data.token_store import TokenStore, write_folder
+from longattn.data.windows import Windowing, cut
 from longattn.errors import ConfigError
 
 
@@ -27,7 +28,8 @@ def tokenised(monkeypatch):
 
 def ids(data, part="train"):
     store = data._parts[part].store
-    return [store.tokens(document, 0, int(store.lengths[document])).tolist() for document in range(len(store))]
+    windows, _ = cut(store.lengths, Windowing(max_length=1, special_tokens=0, long_documents="keep_whole"))
+    return [store.window_tokens(windows, window).tolist() for window in range(len(windows))]
 
 
 def test_the_cache_is_used_again(build, tokenised):  # case B22
@@ -59,7 +61,7 @@ def test_the_cache_is_never_used_wrongly(build, tokenised, tmp_path, texts, writ
     assert ids(with_other) != ids(with_edit)
 
 
-@pytest.mark.parametrize("change", [{"max_length": 32}, {"stride": 8}, {"long_documents": "truncate"}])
+@pytest.mark.parametrize("change", [{"max_length": 32}, {"stride": 8}, {"long_documents": "keep_head"}])
 def test_windows_are_cut_anew_without_tokenising(build, tokenised, tmp_path, change):  # case B22
     build()
     del tokenised[:]
@@ -114,17 +116,17 @@ def test_other_ranks_read_what_one_has_prepared(build, monkeypatch):
     first = build()
     monkeypatch.setattr(preparation, "load_documents", lambda *_: pytest.fail("a rank read the documents itself"))
     assert first._preparation.result() == preparation.Prepared(
-        first._preparation.result().tokenizer, {name: part.store.folder for name, part in first._parts.items()}
+        first._preparation.result().tokenizer, {name: part.store.folders for name, part in first._parts.items()}
     )
 
 
 def test_a_cache_that_was_thrown_away_is_made_again(build):
     first = build()
-    folder = first._parts["train"].store.folder
+    (folder,) = first._parts["train"].store.folders
     for file in folder.iterdir():
         file.unlink()
     folder.rmdir()
-    assert first._preparation.result().parts["train"] == folder
+    assert first._preparation.result().parts["train"] == [folder]
     assert TokenStore(folder).lengths.sum() > 0
 
 

@@ -33,7 +33,7 @@ def steps_of(lengths, batch_size, ranks, accumulation, *, seed, epoch):
     steps = []
     for step in range(len(samplers[0]) // accumulation):
         keys = [key for mine in batches for batch in mine[step * accumulation :][:accumulation] for key in batch]
-        steps.append((sorted(key.window for key in keys), {key.denominator for key in keys}))
+        steps.append((sorted(key.row for key in keys), {key.denominator for key in keys}))
     return steps
 
 
@@ -63,10 +63,10 @@ def test_order_changes_with_epoch_and_seed_and_comes_back():
     orders = {}
     for epoch in (0, 1, 2, 0):
         sampler.set_epoch(epoch)
-        order = [key.window for batch in sampler for key in batch]
+        order = [key.row for batch in sampler for key in batch]
         assert orders.setdefault(epoch, order) == order
     assert orders[0] != orders[1] != orders[2]
-    assert orders[0] != [key.window for batch in training(lengths, seed=1) for key in batch]
+    assert orders[0] != [key.row for batch in training(lengths, seed=1) for key in batch]
 
 
 def test_buckets_save_padding_without_fixing_neighbours():
@@ -74,20 +74,20 @@ def test_buckets_save_padding_without_fixing_neighbours():
 
     def padded(bucket_batches):
         batches = list(training(lengths, batch_size=8, bucket_batches=bucket_batches))
-        return sum(8 * max(lengths[key.window] for key in batch) for batch in batches), batches
+        return sum(8 * max(lengths[key.row] for key in batch) for batch in batches), batches
 
     unsorted, _ = padded(1)
     sorted_, batches = padded(16)
     assert sorted_ < 0.65 * unsorted
-    means = [np.mean([lengths[key.window] for key in batch]) for batch in batches]
+    means = [np.mean([lengths[key.row] for key in batch]) for batch in batches]
     assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.3  # no short-to-long curriculum within the epoch
 
 
 def test_ranks_get_like_lengths():
     one, other = (list(training(np.arange(64), batch_size=4, ranks=2, rank=rank)) for rank in range(2))
     for mine, theirs in zip(one, other, strict=True):
-        both = sorted(key.window for key in mine + theirs)
-        assert {max(key.window for key in mine), max(key.window for key in theirs)} == set(both[-2:])
+        both = sorted(key.row for key in mine + theirs)
+        assert {max(key.row for key in mine), max(key.row for key in theirs)} == set(both[-2:])
 
 
 @pytest.mark.parametrize("batch", [0, 1, 7, 19, 20])
@@ -119,7 +119,7 @@ def test_evaluation_sees_each_window_once_in_order(size, batch_size, ranks):  # 
         mine.append(list(EvaluationSampler(size, label_counts, shape)))
     assert len({len(batches) for batches in mine}) == 1
     keys = [key for batch in zip(*mine, strict=True) for part in batch for key in part]
-    assert [key.window for key in keys if not key.filler] == list(range(size))
+    assert [key.row for key in keys if not key.filler] == list(range(size))
     assert {key.epoch for key in keys} == {-1}
     assert len(keys) % (batch_size * ranks) == 0
 

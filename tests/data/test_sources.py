@@ -6,6 +6,7 @@ import json
 import datasets
 import pytest
 
+from longattn.data.load_errors import explained
 from longattn.data.sources import Source, content_hash, load_documents, quiet
 from longattn.errors import ConfigError
 
@@ -179,9 +180,9 @@ def test_wrong_column(load, capfd, tmp_path, path, write_jsonl):
 def test_column_without_text(load, capfd, tmp_path, write_jsonl):
     (tmp_path / "x.csv").write_text("text\n1\n2\n")
     assert "text must be a string" in fails(load, capfd, path="csv", data_files=str(tmp_path / "x.csv"))
-    path = write_jsonl(tmp_path / "x.jsonl", [{"text": "a"}, {"text": ["b"]}])
+    path = write_jsonl(tmp_path / "x.jsonl", [{"text": "a"}, {"text": ["b", 3]}])
     message = fails(load, capfd, path="json", data_files=str(path))
-    assert message == f"{path}:2: field 'text' holds a list, but text must be a string"
+    assert message == f"{path}:2: field 'text' holds a number, but text must be a string or a list of strings"
 
 
 @pytest.mark.parametrize(
@@ -261,6 +262,12 @@ def test_loading_script(load, capfd, tmp_path):
     assert "parquet copy" in message
 
 
+def test_the_parquet_copy_of_a_data_set_with_a_script_is_named():
+    error = RuntimeError("Dataset scripts are no longer supported, but found pg19.py")
+    message = str(explained(error, "deepmind/pg19", None, "train"))
+    assert message.endswith("take its parquet copy, path='emozilla/pg19'")
+
+
 @pytest.mark.parametrize(("path", "hint"), [("some/dataset", ""), ("jsno", " (did you mean 'json'?)")])
 def test_no_network(load, capfd, monkeypatch, path, hint):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
@@ -276,3 +283,106 @@ def test_unreachable_hub(load, capfd, monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", refused)
     assert "path='some/dataset': the hub cannot be reached" in fails(load, capfd, path="some/dataset")
+
+
+NESTED = {
+    "title": "T",
+    "full_text": [
+        {"name": "one", "paragraphs": ["a", "b"]},
+        {"name": "two", "paragraphs": [None, "", "c"]},
+    ],
+    "answer": {"value": "yes"},
+}
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (["title", "full_text.paragraphs"], "T|a|b|c"),
+        ("full_text.name", "one|two"),
+        (["full_text.name", "full_text.paragraphs"], "one|two|a|b|c"),
+        ("answer.value", "yes"),
+    ],
+)
+def test_text_in_several_columns_in_lists_and_at_nested_places(load, tmp_path, write_jsonl, kind, column, text):
+    if kind == "json":
+        file = write_jsonl(tmp_path / "x.jsonl", [NESTED, NESTED])
+    else:
+        file = tmp_path / "x.parquet"
+        datasets.Dataset.from_list([NESTED, NESTED]).to_parquet(str(file))
+    documents = load(path=kind, data_files=str(file), text_column=column, text_separator="|")
+    assert documents.column_names == ["text"]
+    assert documents["text"][:] == [text, text]
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_pairs_and_nested_labels(load, tmp_path, write_jsonl, kind):
+    records = [{"a": "x", "b": ["y", "z"], "m": {"label": n}} for n in (2, 0)]
+    file = tmp_path / f"x.{kind}"
+    if kind == "json":
+        write_jsonl(file, records)
+    else:
+        datasets.Dataset.from_list(records).to_parquet(str(file))
+    chosen = {"text_column": "a", "text_pair_column": "b", "text_separator": " ", "label_column": "m.label"}
+    documents = load(path=kind, data_files=str(file), **chosen)
+    assert documents[:] == {"text": ["x", "x"], "text_pair": ["y z", "y z"], "label": [2, 0]}
+
+
+def test_a_field_with_a_dot_in_its_name_comes_first(load, tmp_path, write_jsonl):
+    path = write_jsonl(tmp_path / "x.jsonl", [{"a.b": "dotted", "a": {"b": "nested"}}])
+    assert load(path="json", data_files=str(path), text_column="a.b")["text"][:] == ["dotted"]
+
+
+def test_one_column_in_two_roles(load, tmp_path):
+    datasets.Dataset.from_dict({"x": ["a", "b"]}).to_parquet(str(tmp_path / "x.parquet"))
+    documents = load(path="parquet", data_files=str(tmp_path / "x.parquet"), text_column="x", label_column="x")
+    assert documents[:] == {"text": ["a", "b"], "label": ["a", "b"]}
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_nested_places_that_are_not_there(load, capfd, tmp_path, write_jsonl, kind):
+    file = tmp_path / f"x.{kind}"
+    records = [{"meta": {"body": "x"}}]
+    write_jsonl(file, records) if kind == "json" else datasets.Dataset.from_list(records).to_parquet(str(file))
+    capfd.readouterr()  # `datasets` shows a bar for what it writes
+    message = fails(load, capfd, path=kind, data_files=str(file), text_column="meta.bodi")
+    assert "text_column='bodi'" in message
+    assert "did you mean 'body'" in message
+    assert "text_column='mata'" in fails(load, capfd, path=kind, data_files=str(file), text_column="mata.body")
+    message = fails(load, capfd, path=kind, data_files=str(file), text_column="meta.body.more")
+    assert "looks for 'more' within a string, which has no fields" in message
+
+
+def test_bad_lines_are_left_out_and_counted_when_asked(load, tmp_path, caplog):  # case B21
+    lines = [
+        '{"text": "a"}',
+        "",
+        "  ",
+        '{"text": "b"}',
+        "{bad",
+        '{"text": "c"}',
+        '{"text": 3}',
+        "[1]",
+        '{"text": "\\ud800"}',
+    ]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines) + "\n")
+    path = str(tmp_path / "x.jsonl")
+    with pytest.raises(ConfigError, match=r"x\.jsonl:5: broken JSON .* bad_records='skip'"):
+        load(path="json", data_files=path)
+    assert load(path="json", data_files=path, bad_records="skip")["text"][:] == ["a", "b", "c"]
+    (said,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert "left out 4 records" in said
+    assert "x.jsonl:5: broken JSON" in said
+
+
+def test_urls_of_any_file_system(load, tmp_path, write_jsonl):
+    for name in ("a", "b"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"text": name}])
+    url = f"file://{tmp_path}"
+    assert load(path="json", data_files=f"{url}/a.jsonl")["text"][:] == ["a"]
+    assert load(path="json", data_files=f"{url}/*.jsonl")["text"][:] == ["a", "b"]
+    with pytest.raises(ConfigError, match="no file matches"):
+        load(path="json", data_files=f"{url}/c*.jsonl")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(path="json", data_files=f"{url}/c.jsonl")

@@ -28,7 +28,7 @@ def output_of(losses: list[float]):
         label_count=count,
         label_positions=positions,
     )
-    batch = {"labels": labels, "input_ids": labels, "attention_mask": torch.ones_like(labels, dtype=torch.bool)}
+    batch = {"labels": labels, "input_ids": labels, "segments": torch.tensor([[0, 0, len(losses)]])}
     return output, batch
 
 
@@ -60,6 +60,24 @@ def test_rows_of_documents_sum_over_windows():
     assert row["tokens"] == row["masked_tokens"] == 8
     assert row["loss"] == pytest.approx(0.2375, abs=1e-6)
     assert metrics.document_row({"document": 0, "tokens": 2, "masked_tokens": 0, "loss": 0.0})["loss"] is None
+
+
+def test_documents_of_a_packed_row_are_told_apart():
+    """Row 0 holds a document of 3 tokens, one of 2 without a label and one of 4; row 1 one of 5."""
+    output = SimpleNamespace(
+        losses=torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0]),
+        label_positions=torch.tensor([[0, 1], [0, 2], [0, 5], [0, 8], [1, 4]]),
+    )
+    batch = {
+        "input_ids": torch.zeros(2, 10, dtype=torch.int64),
+        "segments": torch.tensor([[0, 0, 3], [0, 3, 5], [0, 5, 9], [1, 0, 5]]),
+    }
+    sums = build_metrics("masked_language_model").document_sums(output, batch)
+    assert {name: value.tolist() for name, value in sums.items()} == {
+        "tokens": [3, 2, 4, 5],
+        "masked_tokens": [2, 0, 2, 1],
+        "loss": [3.0, 0.0, 12.0, 16.0],
+    }
 
 
 def test_every_task_model_has_metrics():

@@ -1,13 +1,14 @@
-"""What an offline corpus is: documents that are installed on the machine, read where they are."""
+"""What an offline corpus is: documents that are on the machine, read where they are, or generated on it."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, TypedDict
+from typing import Any, ClassVar, NotRequired, TypedDict
 
+from longattn.data.corpora.options import check_options
 from longattn.discovery import classes_in
 
 
@@ -18,20 +19,26 @@ class Document(TypedDict):
     """The plain text."""
 
     label: str
-    """The class it belongs to."""
+    """The class it belongs to; empty where there are no classes."""
 
     source: str
-    """Where it was read."""
+    """Where it was read, or its number where it was generated."""
+
+    text_pair: NotRequired[str]
+    """The second text, where a document is a pair."""
 
 
 class Corpus(ABC):
-    """Documents found on this machine. A subclass is a file of `longattn/data/corpora`, found by its `name`."""
+    """Documents that need no network. A subclass is a file of `longattn/data/corpora`, found by its `name`."""
 
     name: ClassVar[str]
     """What `--data.path` calls it."""
 
     minimum_characters: ClassVar[int]
     """Documents shorter than this are left out unless the user says otherwise."""
+
+    internal_options: ClassVar[tuple[str, ...]] = ()
+    """Arguments of the constructor that are not for users."""
 
     @abstractmethod
     def identity(self) -> str:
@@ -49,6 +56,13 @@ class Corpus(ABC):
 def corpora() -> dict[str, type[Corpus]]:
     """Return every corpus by its name."""
     return {corpus.name: corpus for corpus in classes_in("longattn.data.corpora", Corpus).values()}  # type: ignore[type-abstract]
+
+
+def build_corpus(name: str, options: Mapping[str, Any]) -> Corpus:
+    """Return the corpus called `name` with its options; ConfigError says which option is wrong, and why."""
+    kind = corpora()[name]
+    check_options(kind, name, options, kind.internal_options)
+    return kind(**options)
 
 
 def files_identity(files: Iterable[Path], *settings: str) -> str:

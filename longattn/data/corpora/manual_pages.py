@@ -42,6 +42,7 @@ class ManualPages(Corpus):
 
     name: ClassVar[str] = "manual_pages"
     minimum_characters: ClassVar[int] = 32_000
+    internal_options: ClassVar[tuple[str, ...]] = ("folders",)
 
     def __init__(self, folders: tuple[Path, ...] | None = None) -> None:
         self._folders = _manual_folders() if folders is None else folders

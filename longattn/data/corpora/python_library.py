@@ -37,6 +37,7 @@ class PythonLibrary(Corpus):
 
     name: ClassVar[str] = "python_library"
     minimum_characters: ClassVar[int] = 10_000
+    internal_options: ClassVar[tuple[str, ...]] = ("library", "prefixes")
 
     def __init__(self, library: Path | None = None, prefixes: tuple[Path, ...] | None = None) -> None:
         paths = sysconfig.get_paths()

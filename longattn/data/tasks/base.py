@@ -1,4 +1,4 @@
-"""What a task is to the data: how a window of a document becomes a row of a batch, and how many labels it will have."""
+"""What a task is to the data: how a window of a document becomes what a model reads, with how many labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from longattn.data.collate import Row
+from longattn.data.collate import Row, Segment
 from longattn.data.masking import IGNORED_LABEL, Masking
 from longattn.data.sampler import Key
 from longattn.data.tokenizer import Tokenizer
@@ -53,8 +53,8 @@ class Task(ABC):
     name: ClassVar[str]
     """What `--data.task` and `--model.task` call it."""
 
-    special_tokens_per_row: ClassVar[int] = 2
-    """Special tokens that a row holds beside the window."""
+    special_tokens_per_window: ClassVar[int] = 2
+    """Special tokens that stand around a window."""
 
     @classmethod
     @abstractmethod
@@ -63,20 +63,21 @@ class Task(ABC):
 
     @abstractmethod
     def label_counts(self, epoch: int, windows: Integers, maskable: Integers) -> Integers:
-        """Return how many labels each row will have, without building it.
+        """Return how many labels each window will have, without building it.
 
         `windows` are indices of windows, `maskable` their numbers of tokens of text that are not special.
         """
 
     @abstractmethod
-    def row(self, window: WindowTokens, key: Key) -> Row:
-        """Return the row for a window: a function of the window, the task's settings and the key alone."""
+    def segment(self, window: WindowTokens, epoch: int) -> Segment:
+        """Return what a window becomes: a function of the window, the task's settings and the epoch alone."""
 
 
 def filler_row(tokenizer: Tokenizer, key: Key) -> Row:
     """Return the shortest row there is, without a label: it fills a batch up and adds nothing to a loss."""
     tokens = np.array([tokenizer.special.cls, tokenizer.special.sep], dtype=np.int64)
-    return Row(tokens, np.full_like(tokens, IGNORED_LABEL), document=-1, window=-1, denominator=key.denominator)
+    segment = Segment(tokens, np.full_like(tokens, IGNORED_LABEL), document=-1, window=-1)
+    return Row((segment,), key.denominator)
 
 
 def task_class(name: str) -> type[Task]:

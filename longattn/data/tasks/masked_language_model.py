@@ -7,9 +7,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from longattn.data.collate import Row
+from longattn.data.collate import Segment
 from longattn.data.masking import Masking, mask_tokens, masked_count
-from longattn.data.sampler import Key
 from longattn.data.tasks.base import Task, TaskSettings, WindowTokens
 from longattn.data.tokenizer import Tokenizer
 
@@ -33,7 +32,7 @@ class MaskedLanguageModelTask(Task):
     def label_counts(self, epoch: int, windows: Integers, maskable: Integers) -> Integers:
         return masked_count(self._masking.probability, maskable, seed=self._seed, epoch=epoch, document=windows)
 
-    def row(self, window: WindowTokens, key: Key) -> Row:
+    def segment(self, window: WindowTokens, epoch: int) -> Segment:
         special = self._tokenizer.special
         tokens = np.concatenate([[special.cls], window.tokens, [special.sep]]).astype(np.int64)
         input_ids, labels = mask_tokens(
@@ -43,7 +42,7 @@ class MaskedLanguageModelTask(Task):
             mask_id=special.mask,
             ordinary_ids=self._tokenizer.ordinary_ids,
             seed=self._seed,
-            epoch=key.epoch,
+            epoch=epoch,
             document=window.window,
         )
-        return Row(input_ids, labels, window.document, window.window, key.denominator)
+        return Segment(input_ids, labels, window.document, window.window)

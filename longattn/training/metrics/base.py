@@ -65,7 +65,7 @@ class TaskMetrics(ABC):
 
     @abstractmethod
     def document_sums(self, output: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
-        """Return counts and sums, (B,) each, for the rows of `batch`; those of a document's windows are added up."""
+        """Return counts and sums, one each per segment of `batch`; those of a document's windows are added up."""
 
     @abstractmethod
     def document_row(self, sums: dict[str, Any]) -> dict[str, Any]:

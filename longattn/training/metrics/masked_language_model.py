@@ -37,12 +37,16 @@ class MaskedLanguageModelMetrics(TaskMetrics):
         self._sums.reset()
 
     def document_sums(self, output: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
-        row = output.label_positions[:, 0]
-        zeros = output.losses.new_zeros(len(batch["input_ids"]), dtype=torch.float64)
+        row, start, stop = batch["segments"].unbind(1)
+        length = batch["input_ids"].shape[1]
+        # Segments are in the order of their first tokens, so each labelled position is in the last one begun before it.
+        begins, (label_row, token) = row * length + start, output.label_positions.unbind(1)
+        segment = torch.searchsorted(begins, label_row * length + token, right=True) - 1
+        zeros = output.losses.new_zeros(len(begins), dtype=torch.float64)
         return {
-            "tokens": batch["attention_mask"].sum(dim=1),
-            "masked_tokens": torch.bincount(row, minlength=len(zeros)),
-            "loss": zeros.index_add(0, row, output.losses.double()),
+            "tokens": stop - start,
+            "masked_tokens": torch.bincount(segment, minlength=len(begins)),
+            "loss": zeros.index_add(0, segment, output.losses.double()),
         }
 
     def document_row(self, sums: dict[str, Any]) -> dict[str, Any]:
