@@ -81,7 +81,9 @@ SCHEMAS = {
 
 
 def test_every_preset_of_the_hub_is_here():
-    hub = {file.stem for file in FOLDER.glob("*.yaml") if "/" in yaml.safe_load(file.read_text())["data"]["path"]}
+    hub = {
+        file.stem for file in FOLDER.glob("*.yaml") if "/" in yaml.safe_load(file.read_text())["data"].get("path", "")
+    }
     assert hub == set(SCHEMAS)
 
 
