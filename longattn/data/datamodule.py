@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,12 @@ from longattn.data.masking import Masking, counter_generator
 from longattn.data.mixture import SourceConfig, chosen_sources, repeated
 from longattn.data.packing import RowTable, best_fit, one_per_row
 from longattn.data.preparation import Preparation
+from longattn.data.prepared import copy_prepared
 from longattn.data.records import BadRecords
 from longattn.data.sampler import BatchShape, EvaluationSampler, LabelCounts, TrainingSampler
-from longattn.data.statistics import Statistics, log_statistics
+from longattn.data.statistics import Statistics, draw_lengths, log_statistics, summary_of
 from longattn.data.tasks import Task, TaskSettings, task_class
-from longattn.data.token_store import TokenStore
+from longattn.data.token_store import TokenStore, write_folder
 from longattn.data.tokenizer import Tokenizer, load_tokenizer
 from longattn.data.tokenizer_training import TokenizerTraining
 from longattn.data.windows import LongDocuments, Windowing, Windows, cut
@@ -225,6 +227,27 @@ class TextDataModule(pl.LightningDataModule):
         self._tokenizer = load_tokenizer(prepared.tokenizer)
         task = self._task_class.build(TaskSettings(tokenizer=self.tokenizer, masking=self._masking, seed=self._seed))
         self._parts = {name: self._part(name, folders, task) for name, folders in prepared.parts.items()}
+
+    def write_prepared(self, folder: Path) -> dict[str, Any]:
+        """Write all that `setup` has read, tokenised, into `folder`, which `path` then may name; return its summary.
+
+        The folder appears whole or not at all. Raises ConfigError where it is there already, or cannot be written.
+        """
+        if folder.exists():
+            raise ConfigError(f"output={str(folder)!r} is there already: remove it, or name another folder")
+        parts = {name: summary_of(part.store.lengths, part.statistics) for name, part in self._parts.items()}
+
+        def write(partial: Path) -> None:
+            lengths = {name: part.store.lengths for name, part in self._parts.items()}
+            draw_lengths(lengths, self.max_length, partial / "lengths.png")
+            copy_prepared(self._preparation.result(), parts, partial)
+
+        try:
+            write_folder(folder, write)
+        except OSError as error:
+            raise ConfigError(f"output={str(folder)!r} cannot be written: {error.strerror or error}") from error
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        return summary
 
     def resolve_global_tokens(self, pattern_uses_globals: bool) -> GlobalTokens:
         """Settle `global_tokens="auto"` by whether the model's pattern has global tokens, and return the choice."""

@@ -15,7 +15,8 @@ import datasets
 import numpy as np
 
 from longattn.data.masking import counter_generator
-from longattn.data.sources import Source, character_counts, content_hash, load_documents, quiet
+from longattn.data.prepared import Prepared, is_prepared, read_prepared
+from longattn.data.sources import Documents, Source, character_counts, content_hash, load_documents, quiet
 from longattn.data.token_store import write_file, write_folder, write_token_store
 from longattn.data.tokenizer import Tokenizer, load_tokenizer
 from longattn.data.tokenizer_training import TokenizerTraining, train_tokenizer
@@ -25,17 +26,6 @@ log = logging.getLogger(__name__)
 
 _VERSION = 2
 """Raised when what is written changes, so that older caches are left alone."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Where the prepared data lie."""
-
-    tokenizer: Path
-    """Folder of the tokenizer."""
-
-    parts: dict[str, list[Path]]
-    """Folders of the token stores of train, one per source, and of validation and test where there are any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +47,10 @@ class SourceSplits:
     test_split: str | None = None
     """Split to test on; None: the validation documents."""
 
-    def load(self, seed: int) -> dict[str, datasets.Dataset]:
+    def load(self, seed: int) -> dict[str, Documents]:
         """Return the documents of train, and of validation and test where there are any."""
-        documents = load_documents(self.source, self.split)
-        parts = {"train": documents}
+        documents, skipped = load_documents(self.source, self.split)
+        parts = {"train": Documents(documents, skipped)}
         if self.validation_split is not None:
             parts["validation"] = load_documents(self.source, self.validation_split)
         elif self.validation_fraction > 0:
@@ -69,8 +59,8 @@ class SourceSplits:
                 log.warning("there is one document only: it is trained on, and nothing is left to validate on")
             else:
                 order = np.argsort(counter_generator(seed, len(documents)).random(len(documents)), kind="stable")
-                parts["train"] = documents.select(np.sort(order[held_out:]))
-                parts["validation"] = documents.select(np.sort(order[:held_out]))
+                parts["train"] = Documents(documents.select(np.sort(order[held_out:])), skipped)
+                parts["validation"] = Documents(documents.select(np.sort(order[:held_out])), 0)
         if self.test_split is not None:
             parts["test"] = load_documents(self.source, self.test_split)
         return parts
@@ -100,6 +90,8 @@ class Preparation:
 
     def run(self) -> Prepared:
         """Do what has not been done yet, note the result for the other ranks, and return it."""
+        if (whole := self._prepared_folder()) is not None:
+            return whole
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -108,30 +100,49 @@ class Preparation:
             ) from error
         with quiet(progress=self.progress):
             loaded = [splits.load(self.seed) for splits in self.sources]
-            tokenizer = self._tokenizer([parts["train"] for parts in loaded])
+            tokenizer = self._tokenizer([parts["train"].table for parts in loaded])
             folder = self.root / "tokenizers" / tokenizer.fingerprint
             if not folder.is_dir():
                 write_folder(folder, tokenizer.save)
-            stores: dict[str, list[Path]] = {}
+            prepared = Prepared(folder, {}, {})
             for parts in loaded:
                 for name, documents in parts.items():
-                    stores.setdefault(name, []).append(self._tokenised(name, documents, tokenizer))
-        note = {
-            "tokenizer": str(folder),
-            "parts": {name: [str(store) for store in folders] for name, folders in stores.items()},
-        }
-        write_file(self._note, json.dumps(note, indent=2))
-        return Prepared(folder, stores)
+                    prepared.parts.setdefault(name, []).append(self._tokenised(name, documents.table, tokenizer))
+                    prepared.skipped[name] = prepared.skipped.get(name, 0) + documents.skipped
+        write_file(self._note, json.dumps(dataclasses.asdict(prepared), indent=2, default=str))
+        return prepared
 
     def result(self) -> Prepared:
         """Return what `run` has prepared, in this process or another."""
+        if (whole := self._prepared_folder()) is not None:
+            return whole
         if not self._note.is_file():
             return self.run()
         note = json.loads(self._note.read_text(encoding="utf-8"))
         parts = {name: [Path(store) for store in folders] for name, folders in note["parts"].items()}
-        prepared = Prepared(Path(note["tokenizer"]), parts)
+        prepared = Prepared(Path(note["tokenizer"]), parts, note["skipped"])
         places = [prepared.tokenizer, *(store for folders in parts.values() for store in folders)]
         return prepared if all(place.is_dir() for place in places) else self.run()
+
+    def _prepared_folder(self) -> Prepared | None:
+        """Return what `longattn prepare` has written, where that is the source."""
+        if len(self.sources) != 1 or not is_prepared(self.sources[0].source.path):
+            return None
+        source = self.sources[0].source
+        prepared = read_prepared(Path(source.path).expanduser())
+        settings = {field.name: field.default for field in dataclasses.fields(source) if field.name != "path"}
+        settings.pop("cache_dir")
+        for name, default in settings.items():
+            if getattr(source, name) != default:
+                raise ConfigError(f"{name} has no effect: path={source.path!r} is prepared already; drop {name}")
+        if self.tokenizer is not None:
+            wanted, there = load_tokenizer(self.tokenizer), load_tokenizer(prepared.tokenizer)
+            if wanted.fingerprint != there.fingerprint:
+                raise ConfigError(
+                    f"tokenizer={self.tokenizer!r} is not the one that path={source.path!r} was prepared with: drop "
+                    "it, or prepare anew"
+                )
+        return prepared
 
     @property
     def _note(self) -> Path:

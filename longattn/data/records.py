@@ -61,7 +61,7 @@ class RecordReader:
         return document
 
     def documents(self, records: Iterable[Record], counted: SkippedRecords) -> Iterator[dict[str, Any]]:
-        """Yield the document of each record; what is left out is counted."""
+        """Yield the document of each record; one that is not wanted is counted, and an empty document in its place."""
         for place, record in records:
             try:
                 if isinstance(record, ConfigError):
@@ -71,6 +71,7 @@ class RecordReader:
                 if self.bad_records == "error":
                     raise
                 counted.add(error)
+                yield {"text": "", **dict.fromkeys(self.columns[1:])}
 
 
 class SkippedRecords:

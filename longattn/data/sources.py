@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
@@ -105,8 +105,18 @@ class Source:
         return TextField(flag, paths, self.text_separator)
 
 
-def load_documents(source: Source, split: str) -> datasets.Dataset:
-    """Return the documents of `split` as a data set with the columns text and, where asked for, label.
+class Documents(NamedTuple):
+    """What a split holds."""
+
+    table: datasets.Dataset
+    """Columns text and, where asked for, text_pair and label."""
+
+    skipped: int
+    """Documents that were left out: too short, empty, or unreadable and not wanted."""
+
+
+def load_documents(source: Source, split: str) -> Documents:
+    """Return the documents of `split`.
 
     `split` is in the terms of `load_dataset`: `train`, `train[:10%]`, `train+validation`. Raises ConfigError for
     whatever the user can mend.
@@ -114,10 +124,12 @@ def load_documents(source: Source, split: str) -> datasets.Dataset:
     documents = _opened(source, split)
     least = 1 if source.minimum_characters is None else source.minimum_characters  # a corpus applies its own default
     lengths = character_counts(documents)
-    kept = np.flatnonzero(lengths >= least)[: source.maximum_documents]
-    if len(kept) == 0:
+    long_enough = np.flatnonzero(lengths >= least)
+    if len(long_enough) == 0:
         raise ConfigError(_no_documents(source, split, len(documents), least))
-    return documents if len(kept) == len(documents) else documents.select(kept)
+    kept = long_enough[: source.maximum_documents]
+    table = documents if len(kept) == len(documents) else documents.select(kept)
+    return Documents(table, len(documents) - len(long_enough))
 
 
 def character_counts(documents: datasets.Dataset) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ import pytest
 
 import longattn.data.preparation as preparation
 from longattn.data import TextDataModule, TokenizerTraining, train_tokenizer
+from longattn.data.prepared import Prepared
 from longattn.data.token_store import TokenStore, write_folder
 from longattn.data.windows import Windowing, cut
 from longattn.errors import ConfigError
@@ -115,8 +116,10 @@ def test_the_sample_for_the_tokenizer_is_bounded_and_fixed(build, monkeypatch):
 def test_other_ranks_read_what_one_has_prepared(build, monkeypatch):
     first = build()
     monkeypatch.setattr(preparation, "load_documents", lambda *_: pytest.fail("a rank read the documents itself"))
-    assert first._preparation.result() == preparation.Prepared(
-        first._preparation.result().tokenizer, {name: part.store.folders for name, part in first._parts.items()}
+    assert first._preparation.result() == Prepared(
+        first._preparation.result().tokenizer,
+        {name: part.store.folders for name, part in first._parts.items()},
+        {"train": 0, "validation": 0},
     )
 
 

@@ -116,7 +116,7 @@ def test_a_preset_reads_text_and_label(name, copy, tmp_path, tokenizer_folder):
     )
     _, _, record, text, second, splits = SCHEMAS[name]
     (source,) = data._preparation.sources
-    parts = source.load(seed=0)
+    parts = {part: documents.table for part, documents in source.load(seed=0).items()}
     assert set(parts) == {"train", "validation", "test"}
     named_validation = "validation" in splits
     assert {part: len(documents) for part, documents in parts.items()} == {

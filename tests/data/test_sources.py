@@ -18,7 +18,7 @@ ODD = "one\u2028two\u2029three\u0085four\x0bfive\x0csix"
 def load(tmp_path):
     def loaded(split="train", **source):
         with quiet(progress=False):
-            return load_documents(Source(cache_dir=str(tmp_path / "cache"), **source), split)
+            return load_documents(Source(cache_dir=str(tmp_path / "cache"), **source), split).table
 
     return loaded
 

@@ -51,3 +51,15 @@ def test_bench_step_measures_a_step_and_the_rate_of_the_machine(tmp_path):
     assert rows["transformers RoBERTa (SDPA)", 128]["peak_mib"] > 0
     assert "| 256 | fp32 | default | longattn SlidingWindow | 1.00 |" in (tmp_path / "step.md").read_text()
     assert (tmp_path / "step.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_bench_data_says_how_full_rows_are_and_how_fast_they_come(tmp_path):
+    small = ["--path", "python_library", "--maximum_documents", 40, "--max_length", 2048, "--vocab_size", 400]
+    small += ["--d_model", 32, "--num_layers", 1, "--rounds", 1, "--cache_dir", tmp_path / "cache"]
+    done = run("bench_data", *small, "--out", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    apart, packed = json.loads((tmp_path / "bench_data.json").read_text())
+    assert packed["efficiency"] > 0.97
+    assert packed["rows"] <= apart["rows"]
+    assert packed["ratio"] > 0

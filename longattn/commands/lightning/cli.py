@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from traceback import walk_tb
@@ -57,8 +58,9 @@ class TrainerCLI(LightningCLI):
     folder: RunFolder
     """The run folder, known once the settings are parsed."""
 
-    def __init__(self, command: str, summary: str, arguments: list[str]) -> None:
-        self._command, self._summary = command, summary
+    def __init__(self, command: str, summary: str, arguments: list[str], shown_name: str | None = None) -> None:
+        """Parse `arguments` as those of `command`, called `shown_name` in its help, and run it."""
+        self._command, self._shown_name = command, shown_name or command
         # The text below a dataclass field is its help; positions are dataclasses of which one chooses a subclass.
         set_parsing_settings(docstring_parse_attribute_docstrings=True, subclasses_enabled=[Position])
         super().__init__(
@@ -92,6 +94,7 @@ class TrainerCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn what jsonargparse complains about into one line."""
         check_config_files(args[1:])
+        self._parser(self._command).prog = f"longattn {self._shown_name}"
         try:
             self.config = parser.parse_args(args)
         except ArgumentError as error:
@@ -207,31 +210,37 @@ class TrainerCLI(LightningCLI):
 
 def run_trainer(command: str, summary: str, arguments: list[str]) -> int:
     """Run `longattn <command>` and return its exit code; wrong input raises ConfigError."""
-    with command_logs():
-        try:
-            cli = TrainerCLI(command, summary, with_config_of_run(arguments))
-        except MisconfigurationException as error:  # Lightning's name for wrong input
-            log_failure(_log, str(error), traceback=False)
-            raise _trainer_error(error) from error
-        except UnpicklingError as error:
-            log_failure(_log, str(error), traceback=True)
-            raise ConfigError("ckpt_path: the file is broken, or holds more than tensors and plain values") from error
-        except SystemExit as error:
-            if not isinstance(error.__context__, KeyboardInterrupt):
-                raise
-            log_failure(_log, "stopped by the keyboard", traceback=False)
-            raise error.__context__ from None  # Lightning turns it into an exit without a word
-        except (ConfigError, UnsupportedError) as error:
-            log_failure(_log, str(error), traceback=False)
-            raise
-        except Exception as error:
-            log_failure(_log, "the run failed", traceback=True)
-            if isinstance(error, ValueError) and _raised_in(error).startswith("lightning."):  # a setting it checks late
-                raise _trainer_error(error) from error
-            raise
+    with command_logs(), errors_in_one_line():
+        cli = TrainerCLI(command, summary, with_config_of_run(arguments))
         if command in ("validate", "test") and cli.trainer.is_global_zero:
             _report(cli.trainer.callback_metrics, cli.folder.path / f"{command}.json")
     return 0
+
+
+@contextlib.contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Turn what Lightning raises for wrong input into ConfigError; write each failure to the log file."""
+    try:
+        yield
+    except MisconfigurationException as error:  # Lightning's name for wrong input
+        log_failure(_log, str(error), traceback=False)
+        raise _trainer_error(error) from error
+    except UnpicklingError as error:
+        log_failure(_log, str(error), traceback=True)
+        raise ConfigError("ckpt_path: the file is broken, or holds more than tensors and plain values") from error
+    except SystemExit as error:
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        log_failure(_log, "stopped by the keyboard", traceback=False)
+        raise error.__context__ from None  # Lightning turns it into an exit without a word
+    except (ConfigError, UnsupportedError) as error:
+        log_failure(_log, str(error), traceback=False)
+        raise
+    except Exception as error:
+        log_failure(_log, "the run failed", traceback=True)
+        if isinstance(error, ValueError) and _raised_in(error).startswith("lightning."):  # a setting it checks late
+            raise _trainer_error(error) from error
+        raise
 
 
 def _trainer_error(error: Exception) -> ConfigError:

@@ -35,8 +35,8 @@ class KeyValueRecall(GeneratedCorpus):
     """A question for the value of a key, such as `question key17`, and filler words with the answer, `key17 value3`.
 
     Use: does information travel over `distance` words? The value follows the key once, in one place; the label is that
-    value, such as `value3`. Other keys with values of their own are strewn in at random, so a value says nothing
-    without its key, and a model that cannot see over the distance is right once in `values` times.
+    value, such as `value3`. Other keys with values of their own are strewn in at random. A model that does not see the
+    pair is right once in `values` times; one that sees all pairs but not which is asked for, somewhat more often.
     """
 
     name: ClassVar[str] = "key_value_recall"

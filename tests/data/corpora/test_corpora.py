@@ -103,7 +103,7 @@ def test_corpora_are_found_by_name_and_loaded(tmp_path, monkeypatch, pages):
     source = Source(
         path="manual_pages", label_column="label", minimum_characters=100, cache_dir=str(tmp_path / "cache")
     )
-    documents = load_documents(source, "train")
+    documents = load_documents(source, "train").table
     assert documents.column_names == ["text", "label"]
     assert documents["label"][:] == ["1", "1", "3"]
-    assert len(load_documents(source, "train[:2]")) == 2
+    assert len(load_documents(source, "train[:2]").table) == 2
