@@ -14,6 +14,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from longattn.data.long_text import encode_long
 from longattn.errors import ConfigError
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -86,6 +87,11 @@ class Tokenizer:
         """Return the token ids of each text, without special tokens at its ends."""
         encoded: list[NDArray[np.int64]] = []
         for part in _parts(texts):
+            if len(part[0]) > _CHARACTERS_AT_ONCE:  # then it is alone
+                ids = encode_long(self._tokenizer, part[0])
+                if ids is not None:
+                    encoded.append(ids)
+                    continue
             for encoding in self._tokenizer.encode_batch_fast(part, add_special_tokens=False):
                 encoded.append(np.asarray(encoding.ids, dtype=np.int64))
         return encoded

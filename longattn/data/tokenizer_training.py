@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -22,6 +22,7 @@ Documents = Callable[[], Iterable[str]]
 NAMES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 
 _LARGEST_ALPHABET = 1000
+_LARGEST_PIECE = 200_000  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,7 @@ def train_tokenizer(documents: Documents, training: TokenizerTraining, *, progre
     its own, so its scores are rounded and its pieces sorted, which leaves a difference between two trainings possible
     but rare: train once and share the file, as `TextDataModule` does.
     """
-    tokenizer = _TRAIN[training.kind](documents, training, progress)
+    tokenizer = _TRAIN[training.kind](lambda: _in_pieces(documents()), training, progress)
     names = list(NAMES.values())
     tokenizer.add_special_tokens(names)
     cls, sep = (NAMES["cls"], tokenizer.token_to_id(NAMES["cls"])), (NAMES["sep"], tokenizer.token_to_id(NAMES["sep"]))
@@ -67,6 +68,18 @@ def train_tokenizer(documents: Documents, training: TokenizerTraining, *, progre
         single=f"{cls[0]} $A {sep[0]}", pair=f"{cls[0]} $A {sep[0]} $B:1 {sep[0]}:1", special_tokens=[cls, sep]
     )
     return Tokenizer(tokenizer, dict(NAMES))
+
+
+def _in_pieces(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts, long ones cut before a blank: the library takes a hundred times a text's size to train on it."""
+    for text in texts:
+        start = 0
+        while len(text) - start > _LARGEST_PIECE:
+            stop = text.rfind(" ", start + 1, start + _LARGEST_PIECE)
+            stop = stop if stop > 0 else start + _LARGEST_PIECE
+            yield text[start:stop]
+            start = stop
+        yield text[start:]
 
 
 def _normalizer(training: TokenizerTraining) -> Any:

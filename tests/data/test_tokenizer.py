@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 
 from longattn.data import SpecialTokens, Tokenizer, TokenizerTraining, load_tokenizer, train_tokenizer
-from longattn.data.tokenizer_training import NAMES
+from longattn.data.tokenizer_training import NAMES, _in_pieces
 from longattn.errors import ConfigError
 
 KINDS = ("bpe", "wordpiece", "unigram")
@@ -181,3 +181,16 @@ def test_training_is_the_same_each_time_and_in_every_process():  # case B30
         found.append([set(json.loads(line.replace("'", '"'))) for line in done.stdout.splitlines()])
     assert found[0] == found[1]
     assert [len(fingerprints) for fingerprints in found[0]] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_text_of_any_length_trains_the_tokenizer_of_its_parts(kind, monkeypatch):
+    text = " ".join(TEXTS * 5)
+    training = TokenizerTraining(kind=kind, vocab_size=330)
+    whole = train_tokenizer(lambda: [text], training)
+    monkeypatch.setattr("longattn.data.tokenizer_training._LARGEST_PIECE", 100)
+    with_a_long_word = [text + " " + "x" * 300, "", "short"]
+    pieces = list(_in_pieces(with_a_long_word))
+    assert max(map(len, pieces)) == 100
+    assert "".join(pieces) == "".join(with_a_long_word)
+    assert train_tokenizer(lambda: [text], training).fingerprint == whole.fingerprint
