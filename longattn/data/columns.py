@@ -34,6 +34,11 @@ def with_named_columns(documents: datasets.Dataset, reader: RecordReader, place:
     )
 
 
+def text_features(columns: list[str]) -> datasets.Features:
+    """Return the features of columns that all hold text."""
+    return datasets.Features({column: datasets.Value("string") for column in columns})
+
+
 def _check_there(field: TextField, names: list[str], place: str) -> None:
     for path in field.paths:
         if path not in names and path.split(".")[0] not in names:
@@ -58,9 +63,10 @@ def _read_out(documents: datasets.Dataset, reader: RecordReader, place: str) -> 
         found = list(reader.documents(records, skipped))
         return {column: [document[column] for document in found] for column in reader.columns}
 
-    kinds: dict[str, Any] = {column: datasets.Value("string") for column in reader.columns}
-    label = documents.features.get(reader.label_column) if reader.label_column is not None else None
-    features = datasets.Features(kinds | {"label": label}) if label is not None else datasets.Features(kinds)
+    features = text_features(reader.columns)
+    if reader.label_column in documents.column_names:
+        features["label"] = documents.features[reader.label_column]
+    nested_label = reader.label_column not in (None, *documents.column_names)  # its type shows when it is read
     read_out = documents.map(
         read,
         batched=True,
@@ -68,7 +74,7 @@ def _read_out(documents: datasets.Dataset, reader: RecordReader, place: str) -> 
         batch_size=64,
         writer_batch_size=64,
         remove_columns=documents.column_names,
-        features=features if label is not None or reader.label_column is None else None,
+        features=None if nested_label else features,
         new_fingerprint=hashlib.sha256(f"{documents._fingerprint}\0{reader}".encode()).hexdigest()[:16],
         desc="reading texts",
     )

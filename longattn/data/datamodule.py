@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from longattn.data.collate import Collator, GlobalTokens
 from longattn.data.loader import BatchLoader, WindowRows
-from longattn.data.masking import Masking, counter_generator
+from longattn.data.masking import Masking, counter_generator, random_order
 from longattn.data.mixture import SourceConfig, chosen_sources, repeated
 from longattn.data.packing import RowTable, best_fit, one_per_row
 from longattn.data.preparation import Preparation
-from longattn.data.prepared import copy_prepared
+from longattn.data.prepared import copy_prepared, refuse_existing
 from longattn.data.records import BadRecords
 from longattn.data.sampler import BatchShape, EvaluationSampler, LabelCounts, TrainingSampler
 from longattn.data.statistics import Statistics, draw_lengths, log_statistics, summary_of
@@ -233,8 +233,7 @@ class TextDataModule(pl.LightningDataModule):
 
         The folder appears whole or not at all. Raises ConfigError where it is there already, or cannot be written.
         """
-        if folder.exists():
-            raise ConfigError(f"output={str(folder)!r} is there already: remove it, or name another folder")
+        refuse_existing(folder)
         parts = {name: summary_of(part.store.lengths, part.statistics) for name, part in self._parts.items()}
 
         def write(partial: Path) -> None:
@@ -343,7 +342,7 @@ class TextDataModule(pl.LightningDataModule):
         lengths = windows.length + self._windowing.special_tokens
         if not self._packing:
             return one_per_row(lengths)
-        order = np.argsort(counter_generator(self._seed, len(windows), 2).random(len(windows)), kind="stable")
+        order = random_order(counter_generator(self._seed, len(windows), 2), len(windows))
         return best_fit(lengths, self._windowing.max_length, order)
 
     @property

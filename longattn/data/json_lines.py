@@ -21,7 +21,7 @@ from longattn.errors import ConfigError
 Record = tuple[str, dict[str, Any] | ConfigError]
 """(file:line, the object there, or what is wrong with it)."""
 
-UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+_UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 
 def read_records(file: str) -> Iterator[Record]:
@@ -32,7 +32,7 @@ def read_records(file: str) -> Iterator[Record]:
     try:
         with fsspec.open(file, "rb", compression="infer") as stream:
             yield from _records(file, stream)
-    except UNREADABLE as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"{file} cannot be read: {' '.join(str(error).split())}") from error
 
 
@@ -48,11 +48,11 @@ def _records(file: str, stream: BinaryIO) -> Iterator[Record]:
             yield from _entries(file, line + stream.read())
             return
         place = f"{file}:{number}"
-        yield place, parse_record(line, place, position)
+        yield place, _record(line, place, position)
         position += len(line)
 
 
-def parse_record(line: bytes, place: str, position: int) -> dict[str, Any] | ConfigError:
+def _record(line: bytes, place: str, position: int) -> dict[str, Any] | ConfigError:
     """Return the object of a line that starts `position` bytes into its file, or what is wrong with it."""
     try:
         value = _parsed(line, place, position)

@@ -56,11 +56,8 @@ _PARQUET_COPIES = {
     "pg19": "emozilla/pg19",
     "lex_glue": "coastalcph/lex_glue",
     "imdb": "stanfordnlp/imdb",
-    "tau/scrolls": "rbiswasfc/scrolls-quality-mcq",
-    "scientific_papers": "ccdv/arxiv-summarization",
-    "big_patent": "ccdv/patent-classification",
 }
-"""Data sets of long documents whose own repository holds a script, and what to take instead."""
+"""Data sets of long documents that hold a script, or are asked for by an old name, and their copies."""
 
 _NO_CONNECTION = {
     "ConnectionError",

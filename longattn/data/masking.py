@@ -65,6 +65,14 @@ def counter_generator(*counters: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key))
 
 
+def random_order(generator: np.random.Generator, size: int) -> Integers:
+    """Return the integers below `size` in random order, by sorting random numbers.
+
+    Only `random()` is used: numpy keeps its stream from version to version, unlike that of choice or permutation.
+    """
+    return np.argsort(generator.random(size), kind="stable")
+
+
 def masked_count(probability: float, maskable: Integers, *, seed: int, epoch: int, document: Integers) -> Integers:
     """Return how many tokens of each document are masked: floor(probability * maskable + u), u uniform in [0, 1).
 

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from longattn.data.masking import counter_generator
+from longattn.data.masking import counter_generator, random_order
 from longattn.data.preparation import SourceSplits
-from longattn.data.records import BadRecords
-from longattn.data.sources import Source
+from longattn.data.sources import Source, SourceSettings
 from longattn.data.windows import Windows
 from longattn.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceConfig:
-    """One source of documents; the settings are those of TextDataModule."""
-
-    path: str
-    """Where the documents come from."""
+class SourceConfig(SourceSettings):
+    """One source of documents, which of them are for what, and how often they are seen."""
 
     weight: float = 1.0
     """How often each training document is seen per epoch: 2 = twice; 0.5 = half of them are, chosen by the seed."""
-
-    name: str | None = None
-    """Configuration of a hub data set."""
-
-    data_files: str | list[str] | dict[str, str | list[str]] | None = None
-    """Files, patterns or URLs: one, several, or several per split."""
-
-    options: dict[str, Any] | None = None
-    """Settings of a corpus of this machine."""
 
     split: str = "train"
     """Split to train on."""
@@ -43,53 +30,19 @@ class SourceConfig:
     test_split: str | None = None
     """Split for test and predict; null: the `test` of data_files, or the validation documents."""
 
-    text_column: str | list[str] = "text"
-    """Column that holds the text, or several."""
-
-    text_separator: str = "\n\n"
-    """Stands between the texts of several columns, and between the strings of a list."""
-
-    text_pair_column: str | list[str] | None = None
-    """Column that holds the second text of a pair."""
-
-    label_column: str | None = None
-    """Column that holds the label."""
-
-    bad_records: BadRecords = "error"
-    """What to do with a record that cannot be read: error or skip."""
-
-    minimum_characters: int | None = None
-    """Leave out shorter documents."""
-
-    maximum_documents: int | None = None
-    """Keep the first so many documents."""
-
     def __post_init__(self) -> None:
         if not 0.0 < self.weight < float("inf"):
             raise ConfigError(f"weight={self.weight!r} of path={self.path!r}: give a number above 0")
 
     def splits(self, validation_fraction: float, cache_dir: str | None) -> SourceSplits:
         """Return what is to be prepared of it."""
-        files = self.data_files if isinstance(self.data_files, dict) else {}
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(SourceSettings)}
         return SourceSplits(
-            source=Source(
-                path=self.path,
-                name=self.name,
-                data_files=self.data_files,
-                options=self.options,
-                text_column=self.text_column,
-                text_separator=self.text_separator,
-                text_pair_column=self.text_pair_column,
-                label_column=self.label_column,
-                bad_records=self.bad_records,
-                minimum_characters=self.minimum_characters,
-                maximum_documents=self.maximum_documents,
-                cache_dir=cache_dir,
-            ),
+            source=Source(**settings, cache_dir=cache_dir),
             split=self.split,
-            validation_split=self.validation_split or ("validation" if "validation" in files else None),
+            validation_split=self.validation_split or ("validation" if "validation" in self.files else None),
             validation_fraction=validation_fraction,
-            test_split=self.test_split or ("test" if "test" in files else None),
+            test_split=self.test_split or ("test" if "test" in self.files else None),
         )
 
 
@@ -118,7 +71,7 @@ def repeated(windows: Windows, documents: list[int], weights: list[float], seed:
     first = 0
     for number, (size, weight) in enumerate(zip(documents, weights, strict=True)):
         mine = np.flatnonzero((windows.document >= first) & (windows.document < first + size))
-        order = np.argsort(counter_generator(seed, number, size, 3).random(size), kind="stable")
+        order = random_order(counter_generator(seed, number, size, 3), size)
         kept = np.zeros(size, dtype=np.bool_)
         kept[order[: round((weight % 1.0) * size)]] = True
         chosen += [mine] * int(weight) + [mine[kept[windows.document[mine] - first]]]

@@ -14,9 +14,17 @@ from typing import Any
 import datasets
 import numpy as np
 
-from longattn.data.masking import counter_generator
+from longattn.data.masking import counter_generator, random_order
 from longattn.data.prepared import Prepared, is_prepared, read_prepared
-from longattn.data.sources import Documents, Source, character_counts, content_hash, load_documents, quiet
+from longattn.data.sources import (
+    Documents,
+    Source,
+    SourceSettings,
+    character_counts,
+    content_hash,
+    load_documents,
+    quiet,
+)
 from longattn.data.token_store import write_file, write_folder, write_token_store
 from longattn.data.tokenizer import Tokenizer, load_tokenizer
 from longattn.data.tokenizer_training import TokenizerTraining, train_tokenizer
@@ -58,7 +66,7 @@ class SourceSplits:
             if held_out == 0:
                 log.warning("there is one document only: it is trained on, and nothing is left to validate on")
             else:
-                order = np.argsort(counter_generator(seed, len(documents)).random(len(documents)), kind="stable")
+                order = random_order(counter_generator(seed, len(documents)), len(documents))
                 parts["train"] = Documents(documents.select(np.sort(order[held_out:])), skipped)
                 parts["validation"] = Documents(documents.select(np.sort(order[:held_out])), 0)
         if self.test_split is not None:
@@ -130,11 +138,11 @@ class Preparation:
             return None
         source = self.sources[0].source
         prepared = read_prepared(Path(source.path).expanduser())
-        settings = {field.name: field.default for field in dataclasses.fields(source) if field.name != "path"}
-        settings.pop("cache_dir")
-        for name, default in settings.items():
-            if getattr(source, name) != default:
-                raise ConfigError(f"{name} has no effect: path={source.path!r} is prepared already; drop {name}")
+        for field in dataclasses.fields(SourceSettings):
+            if field.name != "path" and getattr(source, field.name) != field.default:
+                raise ConfigError(
+                    f"{field.name} has no effect: path={source.path!r} is prepared already; drop {field.name}"
+                )
         if self.tokenizer is not None:
             wanted, there = load_tokenizer(self.tokenizer), load_tokenizer(prepared.tokenizer)
             if wanted.fingerprint != there.fingerprint:
@@ -175,7 +183,7 @@ class Preparation:
         limit = self.training.maximum_characters
         if limit is None or lengths.sum() <= limit:
             return np.arange(len(documents))
-        order = np.argsort(counter_generator(self.seed, len(documents), 1).random(len(documents)), kind="stable")
+        order = random_order(counter_generator(self.seed, len(documents), 1), len(documents))
         return order[: 1 + int(np.searchsorted(np.cumsum(lengths[order]), limit))]
 
     def _tokenised(self, name: str, documents: datasets.Dataset, tokenizer: Tokenizer) -> Path:

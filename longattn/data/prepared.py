@@ -40,6 +40,12 @@ def is_prepared(path: str) -> bool:
         return False
 
 
+def refuse_existing(folder: Path) -> None:
+    """Raise ConfigError where there is something already in the place of a folder that is to be written."""
+    if folder.exists():
+        raise ConfigError(f"output={str(folder)!r} is there already: remove it, or name another folder")
+
+
 def read_prepared(folder: Path) -> Prepared:
     """Return what lies in a prepared folder; ConfigError where it is of another version, or a part is missing."""
     try:

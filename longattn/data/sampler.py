@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from longattn.data.masking import counter_generator
+from longattn.data.masking import counter_generator, random_order
 from longattn.errors import ConfigError
 
 Integers = NDArray[np.int64]
@@ -166,8 +166,7 @@ class TrainingSampler(KeySampler):
         """Return the row indices of the epoch's global batches, (steps, global batch size); -1 is a filler."""
         rows = self._shape.global_batch_size
         generator = counter_generator(self._seed, epoch)
-        # Sorting random numbers instead of `permutation`: numpy keeps the stream of `random` from version to version.
-        order = np.argsort(generator.random(self._size), kind="stable")
+        order = random_order(generator, self._size)
         whole = self._size // rows
         batches = np.full((self.steps, rows), FILLER, dtype=np.int64)
         group = rows * self._bucket_batches
@@ -175,7 +174,7 @@ class TrainingSampler(KeySampler):
             part = order[first : min(first + group, whole * rows)]
             part = part[np.argsort(self._lengths[part], kind="stable")]
             batches[first // rows : (first + len(part)) // rows] = part.reshape(-1, rows)
-        batches[:whole] = batches[:whole][np.argsort(generator.random(whole), kind="stable")]
+        batches[:whole] = batches[:whole][random_order(generator, whole)]
         if whole < self.steps:
             rest = order[whole * rows :]
             batches[whole, : len(rest)] = rest[np.argsort(self._lengths[rest], kind="stable")]

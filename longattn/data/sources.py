@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from longattn.data.columns import with_named_columns
+from longattn.data.columns import text_features, with_named_columns
 from longattn.data.corpora import build_corpus, corpora
 from longattn.data.fields import TextField, missing_field
 from longattn.data.files import FORMATS, file_state, is_url, resolved_files
@@ -40,8 +40,8 @@ DataFiles = str | list[str] | dict[str, str | list[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where documents come from, in the terms of `datasets.load_dataset`."""
+class SourceSettings:
+    """Where documents come from, in the terms of `datasets.load_dataset`, and what is read of them."""
 
     path: str
     """A corpus of this machine, a format (json, csv, text, parquet, arrow), a folder of `save_to_disk`, or a hub id."""
@@ -77,9 +77,6 @@ class Source:
     maximum_documents: int | None = None
     """Keep the first so many documents."""
 
-    cache_dir: str | None = None
-    """Cache of `datasets`; None: its own choice (HF_HOME, HF_DATASETS_CACHE)."""
-
     @property
     def files(self) -> dict[str, list[str]]:
         """Files, patterns or URLs of each split."""
@@ -103,6 +100,14 @@ class Source:
         if not paths or not all(paths):
             raise ConfigError(f"{flag}={columns!r}: give the name of a column, or several")
         return TextField(flag, paths, self.text_separator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(SourceSettings):
+    """A source, and where what is read of it is kept."""
+
+    cache_dir: str | None = None
+    """Cache of `datasets`; None: its own choice (HF_HOME, HF_DATASETS_CACHE)."""
 
 
 class Documents(NamedTuple):
@@ -264,7 +269,7 @@ def _corpus_documents(source: Source) -> datasets.Dataset:
     corpus = build_corpus(source.path, source.options or {})
     least = corpus.minimum_characters if source.minimum_characters is None else source.minimum_characters
     wanted = source.reader.columns
-    features = datasets.Features({column: datasets.Value("string") for column in wanted})
+    features = text_features(wanted)
     arguments = {
         "corpus": source.path, "options": source.options or {}, "columns": tuple(wanted), "minimum_characters": least,
         "maximum_documents": source.maximum_documents,
@@ -293,7 +298,7 @@ def _json_documents(source: Source, files: list[str]) -> Callable[[], datasets.D
         reader = source.reader
         features = None  # a label may be of any type, and tells by itself
         if source.label_column is None:
-            features = datasets.Features({column: datasets.Value("string") for column in source.reader.columns})
+            features = text_features(reader.columns)
         states = repr([file_state(file) for file in files])
         return _generated(read_json_documents, {"files": tuple(files), "reader": reader}, states, features, source)
 
@@ -324,10 +329,8 @@ def _generated(
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
         if "corresponds to no data" in str(error) or type(error.__cause__).__name__ == "SchemaInferenceError":
-            empty: dict[str, list[str]] = {column: [] for column in source.reader.columns}
-            return datasets.Dataset.from_dict(
-                empty, features=datasets.Features({column: datasets.Value("string") for column in empty})
-            )
+            columns = source.reader.columns
+            return datasets.Dataset.from_dict({column: [] for column in columns}, features=text_features(columns))
         raise explained(error, source.path, source.name, "train") from error
 
 

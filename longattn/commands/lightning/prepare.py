@@ -11,6 +11,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from longattn.commands.lightning.cli import TrainerCLI, errors_in_one_line
 from longattn.commands.lightning.logs import command_logs
 from longattn.data import TextDataModule
+from longattn.data.prepared import refuse_existing
 from longattn.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -31,8 +32,7 @@ class _DataCLI(TrainerCLI):
         if not settings["output"]:
             raise ConfigError("--output is missing: name the folder to write")
         self.output = Path(settings["output"]).expanduser()
-        if self.output.exists():  # told before hours of work
-            raise ConfigError(f"--output {settings['output']} is there already: remove it, or name another folder")
+        refuse_existing(self.output)  # told before hours of work
         settings["data"]["seed"] = int(settings["seed_everything"])
 
     def instantiate_classes(self) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from longattn.data.corpora.base import Document
 from longattn.data.corpora.generated import GeneratedCorpus, uniform_integers
-from longattn.data.masking import counter_generator
+from longattn.data.masking import counter_generator, random_order
 from longattn.discovery import nearest
 from longattn.errors import ConfigError
 
@@ -76,7 +73,7 @@ class KeyValueRecall(GeneratedCorpus):
 
     def document(self, index: int) -> Document:
         generator = counter_generator(self.seed, index)
-        key, *other_keys = _chosen(generator, self.distractors + 1, self.keys).tolist()
+        key, *other_keys = random_order(generator, self.keys)[: self.distractors + 1].tolist()
         value, *other_values = uniform_integers(generator, self.values, self.distractors + 1).tolist()
         rest = self.length - 2 * _PAIR_WORDS - self.distance
         between, beyond = (
@@ -84,15 +81,10 @@ class KeyValueRecall(GeneratedCorpus):
             for words in (self.distance, rest)
         )
         places = [(words, place) for words in (between, beyond) for place in range(0, len(words) - 1, _PAIR_WORDS)]
-        for pair, slot in enumerate(_chosen(generator, self.distractors, len(places)).tolist()):
+        for pair, slot in enumerate(random_order(generator, len(places))[: self.distractors].tolist()):
             words, place = places[slot]
             words[place : place + _PAIR_WORDS] = [f"key{other_keys[pair]}", f"value{other_values[pair]}"]
         asked, answer = [_QUESTION, f"key{key}"], [f"key{key}", f"value{value}"]
         parts = [asked, between, answer, beyond] if self.question == "start" else [beyond, answer, between, asked]
         text = " ".join(word for part in parts for word in part)
         return Document(text=text, label=f"value{value}", source=f"{self.name}#{index}")
-
-
-def _chosen(generator: np.random.Generator, count: int, total: int) -> NDArray[np.int64]:
-    """Return `count` different integers below `total`, in random order."""
-    return np.argsort(generator.random(total), kind="stable")[:count].astype(np.int64)
