@@ -138,11 +138,13 @@ class Preparation:
             return None
         source = self.sources[0].source
         prepared = read_prepared(Path(source.path).expanduser())
-        for field in dataclasses.fields(SourceSettings):
-            if field.name != "path" and getattr(source, field.name) != field.default:
-                raise ConfigError(
-                    f"{field.name} has no effect: path={source.path!r} is prepared already; drop {field.name}"
-                )
+        settled = {"path", "source", "validation_fraction"}  # the last has a default, which cannot be told from a wish
+        for settings, kind in ((source, SourceSettings), (self.sources[0], SourceSplits)):
+            for field in dataclasses.fields(kind):
+                if field.name not in settled and getattr(settings, field.name) != field.default:
+                    raise ConfigError(
+                        f"{field.name} has no effect: path={source.path!r} is prepared already; drop {field.name}"
+                    )
         if self.tokenizer is not None:
             wanted, there = load_tokenizer(self.tokenizer), load_tokenizer(prepared.tokenizer)
             if wanted.fingerprint != there.fingerprint:

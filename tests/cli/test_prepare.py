@@ -63,6 +63,8 @@ def test_settings_that_come_too_late_are_refused(longattn, settings, flags, tmp_
     for flag, message in (
         ("--data.text_column=body", "text_column has no effect"),
         ("--data.maximum_documents=3", "maximum_documents has no effect"),
+        ("--data.split=train[:5]", "split has no effect"),
+        ("--data.test_split=train", "test_split has no effect"),
     ):
         outcome = longattn("fit", *model, f"--data.path={tmp_path / 'out'}", flag, f"--run.dir={tmp_path / 'run'}")
         assert outcome.code == 2
